@@ -1,0 +1,121 @@
+#include "client/status.h"
+
+#include <google/protobuf/any.pb.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace idempotency {
+namespace {
+
+constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
+constexpr char kDomain[] = "idempotency.v1";
+constexpr char kOutcomeUnknown[] = "OUTCOME_UNKNOWN";
+constexpr char kInternal[] = "INTERNAL";
+constexpr std::int64_t kRetryDelaySecondsMax = 24 * 60 * 60;
+
+template <typename Detail>
+std::optional<Detail> DetailOf(const absl::Status& status, const char* url) {
+  const auto payload = status.GetPayload(url);
+  Detail detail;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) {
+    return std::nullopt;
+  }
+  return detail;
+}
+
+std::string WithViolations(const std::string& message,
+                           const google::rpc::Status& details) {
+  std::string text = message;
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::BadRequest bad_request;
+    if (any.type_url() != kBadRequestUrl || !any.UnpackTo(&bad_request)) {
+      continue;
+    }
+    for (const auto& violation : bad_request.field_violations()) {
+      absl::StrAppend(&text, "; ", violation.field(), ": ",
+                      violation.description());
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ReasonOf(const absl::Status& status) {
+  const auto info = DetailOf<google::rpc::ErrorInfo>(status, kErrorInfoUrl);
+  if (!info.has_value() || info->domain() != kDomain) return "";
+  return info->reason();
+}
+
+absl::Status ToAbslStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) details.Clear();
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()),
+                      WithViolations(status.error_message(), details));
+  for (const google::protobuf::Any& any : details.details()) {
+    result.SetPayload(any.type_url(), absl::Cord(any.value()));
+  }
+  return result;
+}
+
+std::optional<std::chrono::nanoseconds> RetryDelayOf(
+    const absl::Status& status) {
+  const auto info = DetailOf<google::rpc::RetryInfo>(status, kRetryInfoUrl);
+  if (!info.has_value() || !info->has_retry_delay() ||
+      info->retry_delay().seconds() < 0 || info->retry_delay().nanos() < 0) {
+    return std::nullopt;
+  }
+  return std::chrono::seconds(
+             std::min(info->retry_delay().seconds(), kRetryDelaySecondsMax)) +
+         std::chrono::nanoseconds(info->retry_delay().nanos());
+}
+
+bool MayHaveActed(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  if (!reason.empty()) {
+    return reason == kOutcomeUnknown || reason == kInternal;
+  }
+  // Not the service's own words: made by a transport that lost sight of the
+  // call, unless the code can only be given before it is carried out.
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status AsOutcomeUnknown(const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  absl::Status result(
+      status.code(),
+      absl::StrCat("outcome unknown, the call may have been carried out; send "
+                   "it again with the same claim token. Last error: ",
+                   reason, reason.empty() ? "" : ": ", status.message()));
+  status.ForEachPayload([&](auto url, const absl::Cord& payload) {
+    result.SetPayload(url, payload);
+  });
+  google::rpc::ErrorInfo info;
+  info.set_domain(kDomain);
+  info.set_reason(kOutcomeUnknown);
+  result.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
+  return result;
+}
+
+}  // namespace idempotency

@@ -1,0 +1,37 @@
+// What an error of the service says to the caller.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+
+namespace idempotency {
+
+// The service's stable reason for an error: "CLAIM_SUPERSEDED",
+// "STORE_UNAVAILABLE" and so on, the whole list in the README. Empty for an OK
+// status and for errors that the service did not make (no connection, a proxy
+// in between). "OUTCOME_UNKNOWN" also stands for the client's own finding: the
+// call may have been carried out, and nothing it heard says whether it was.
+std::string ReasonOf(const absl::Status& status);
+
+// The same code and message, each field violation of a BadRequest appended to
+// the message, and every detail kept as a payload under its type URL
+// ("type.googleapis.com/google.rpc.ErrorInfo").
+absl::Status ToAbslStatus(const grpc::Status& status);
+
+// google.rpc.RetryInfo, at most a day; nothing where there is none or it is
+// negative.
+std::optional<std::chrono::nanoseconds> RetryDelayOf(
+    const absl::Status& status);
+
+// Whether a write that ended with this error may have been carried out.
+bool MayHaveActed(const absl::Status& status);
+
+// `status` with the reason OUTCOME_UNKNOWN in place of its own, which the
+// message still names.
+absl::Status AsOutcomeUnknown(const absl::Status& status);
+
+}  // namespace idempotency

@@ -1,0 +1,59 @@
+// One call on its way through the engine.
+#ifndef IDEMPOTENCY_SERVER_CORE_CALL_H_
+#define IDEMPOTENCY_SERVER_CORE_CALL_H_
+
+#include <cstddef>
+#include <functional>
+#include <variant>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/core/clock.h"
+#include "server/core/types.h"
+
+namespace idempotency {
+
+// Runs exactly once, on a lane's thread or inside Submit(), never with a lock
+// held. It must not block.
+template <typename Outcome>
+using Done = absl::AnyInvocable<void(absl::StatusOr<Outcome>) &&>;
+
+struct CallContext {
+  // When the caller stops listening.
+  SteadyTime deadline = SteadyTime::max();
+  // Has the caller gone away? Null: it never does. Called on lane threads
+  // until the call's Done has run.
+  std::function<bool()> cancelled;
+};
+
+template <typename Command, typename Outcome>
+struct Request {
+  Command command;
+  Done<Outcome> done;
+};
+
+using ClaimCall = Request<ClaimCommand, ClaimOutcome>;
+using FinalizeCall = Request<FinalizeCommand, FinalizeOutcome>;
+using LookupCall = Request<LookupCommand, LookupOutcome>;
+using ReleaseCall = Request<ReleaseCommand, ReleaseOutcome>;
+
+struct Call {
+  std::variant<ClaimCall, FinalizeCall, LookupCall, ReleaseCall> request;
+  CallContext context;
+  SteadyTime submitted;
+  std::size_t bytes = 0;  // about what it adds to a statement
+  // What kept it from being answered so far. kUnknown stays: a later failure
+  // does not make the lost answer known.
+  absl::Status setback{};
+
+  const RecordId& id() const {
+    return std::visit(
+        [](const auto& call) -> const RecordId& { return call.command.id; },
+        request);
+  }
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_CORE_CALL_H_

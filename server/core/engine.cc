@@ -1,0 +1,120 @@
+#include "server/core/engine.h"
+
+#include <functional>
+#include <list>
+#include <string_view>
+#include <utility>
+
+namespace idempotency {
+namespace {
+
+LaneOptions AsideOptions(LaneOptions options) {
+  // One call's lock is not to delay the next one's statement.
+  options.batch_items_max = 1;
+  return options;
+}
+
+// About what a command adds to a statement; the fixed part stands for ids,
+// numbers and times.
+constexpr std::size_t kFixedBytes = 128;
+
+std::size_t BytesOf(const RecordId& id) {
+  return kFixedBytes + id.scope.size() + id.key.size();
+}
+std::size_t BytesOf(const ClaimCommand& command) {
+  return BytesOf(command.id) + command.request_hash.size() +
+         command.owner.size() +
+         (command.checkpoint.has_value() ? command.checkpoint->size() : 0);
+}
+std::size_t BytesOf(const FinalizeCommand& command) {
+  return BytesOf(command.id) + command.response.headers.size() +
+         command.response.body.size();
+}
+std::size_t BytesOf(const LookupCommand& command) {
+  return BytesOf(command.id);
+}
+std::size_t BytesOf(const ReleaseCommand& command) {
+  return BytesOf(command.id);
+}
+
+// The same in every run, unlike absl::Hash, so that a run can be repeated.
+std::size_t HashOf(const RecordId& id) {
+  const std::hash<std::string_view> hash;
+  return hash(id.scope) * 31 + hash(id.key);
+}
+
+}  // namespace
+
+Engine::Engine(const LaneOptions& options, const Clock& clock,
+               FleetRulesCache& rules, Metrics& metrics, Log& log,
+               std::vector<std::unique_ptr<Store>> stores,
+               std::unique_ptr<Store> aside_store)
+    : clock_(clock),
+      aside_(std::make_unique<Lane>(AsideOptions(options), clock, rules,
+                                    metrics, log, std::move(aside_store),
+                                    nullptr)) {
+  for (std::unique_ptr<Store>& store : stores) {
+    lanes_.push_back(std::make_unique<Lane>(options, clock, rules, metrics, log,
+                                            std::move(store), aside_.get()));
+  }
+}
+
+template <typename Command, typename Outcome>
+void Engine::Enqueue(Command command, CallContext context, Done<Outcome> done) {
+  Lane& lane = *lanes_[HashOf(command.id) % lanes_.size()];
+  const std::size_t bytes = BytesOf(command);
+  std::list<Call> call;
+  call.push_back({.request = Request<Command, Outcome>{std::move(command),
+                                                       std::move(done)},
+                  .context = std::move(context),
+                  .submitted = clock_.Now(),
+                  .bytes = bytes});
+  lane.Submit(std::move(call));
+}
+
+void Engine::Submit(ClaimCommand command, CallContext context,
+                    Done<ClaimOutcome> done) {
+  Enqueue(std::move(command), std::move(context), std::move(done));
+}
+
+void Engine::Submit(FinalizeCommand command, CallContext context,
+                    Done<FinalizeOutcome> done) {
+  Enqueue(std::move(command), std::move(context), std::move(done));
+}
+
+void Engine::Submit(LookupCommand command, CallContext context,
+                    Done<LookupOutcome> done) {
+  Enqueue(std::move(command), std::move(context), std::move(done));
+}
+
+void Engine::Submit(ReleaseCommand command, CallContext context,
+                    Done<ReleaseOutcome> done) {
+  Enqueue(std::move(command), std::move(context), std::move(done));
+}
+
+void Engine::StopAccepting() {
+  for (const auto& lane : lanes_) lane->StopAccepting();
+}
+
+bool Engine::idle() const {
+  // A call moves from a lane to the aside lane and never back, so that the
+  // order matters.
+  for (const auto& lane : lanes_) {
+    if (!lane->idle()) return false;
+  }
+  return aside_->idle();
+}
+
+void Engine::Stop() {
+  for (const auto& lane : lanes_) lane->Stop();
+  aside_->Stop();
+}
+
+std::vector<Lane*> Engine::lanes() {
+  std::vector<Lane*> lanes;
+  for (const auto& lane : lanes_) lanes.push_back(lane.get());
+  lanes.push_back(aside_.get());
+  return lanes;
+}
+
+}  // namespace idempotency

@@ -1,0 +1,493 @@
+#include "server/core/lane.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "server/core/errors.h"
+#include "server/core/transitions.h"
+
+namespace idempotency {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How often the calls that wait for an absent store are looked through.
+constexpr milliseconds kSweepInterval{20};
+// An unknown policy name makes the lane read the rules anew, at most so often.
+constexpr std::chrono::seconds kRulesReloadInterval{1};
+
+void Count(Metrics::Counter& counter, std::uint64_t by = 1) {
+  counter.fetch_add(by, std::memory_order_relaxed);
+}
+
+bool CallerIsGone(const Call& call) {
+  return call.context.cancelled && call.context.cancelled();
+}
+
+void Answer(Call& call, const absl::Status& error) {
+  std::visit([&](auto& request) { std::move(request.done)(error); },
+             call.request);
+}
+
+absl::Status Unavailable() {
+  return MakeError(Reason::kStoreUnavailable,
+                   "the database can't be used just now; try again");
+}
+
+absl::Status Draining() {
+  return MakeError(Reason::kDraining,
+                   "this replica is shutting down; try again on another one");
+}
+
+// What a call is told whose time is up.
+absl::Status OutOfTime(const Call& call) {
+  switch (call.setback.code()) {
+    case absl::StatusCode::kOk:
+      return MakeError(Reason::kDeadlineExceeded,
+                       "the deadline passed before the database was asked");
+    case absl::StatusCode::kUnknown:
+      return MakeError(Reason::kOutcomeUnknown,
+                       "the database's answer was lost; send the same call "
+                       "again with the same claim token");
+    default:
+      return Unavailable();
+  }
+}
+
+// ---- The four kinds of calls, and the store's function for each.
+
+struct ClaimKind {
+  using Request = ClaimCall;
+  static std::vector<ClaimAnswer> Run(Store& store, Batch<ClaimCommand> batch) {
+    return store.ClaimBatch(batch);
+  }
+};
+struct FinalizeKind {
+  using Request = FinalizeCall;
+  static auto Run(Store& store, Batch<FinalizeCommand> batch) {
+    return store.FinalizeBatch(batch);
+  }
+};
+struct LookupKind {
+  using Request = LookupCall;
+  static auto Run(Store& store, Batch<LookupCommand> batch) {
+    return store.LookupBatch(batch);
+  }
+};
+struct ReleaseKind {
+  using Request = ReleaseCall;
+  static auto Run(Store& store, Batch<ReleaseCommand> batch) {
+    return store.ReleaseBatch(batch);
+  }
+};
+
+template <typename Kind>
+typename Kind::Request& RequestOf(Led& led) {
+  return std::get<typename Kind::Request>(led.leader.front().request);
+}
+
+absl::StatusOr<ClaimOutcome>& OutcomeOf(ClaimAnswer& answer) {
+  return answer.outcome;
+}
+template <typename Outcome>
+absl::StatusOr<Outcome>& OutcomeOf(absl::StatusOr<Outcome>& answer) {
+  return answer;
+}
+
+}  // namespace
+
+Lane::Lane(const LaneOptions& options, const Clock& clock,
+           FleetRulesCache& rules, Metrics& metrics, Log& log,
+           std::unique_ptr<Store> store, Lane* aside)
+    : options_(options),
+      clock_(clock),
+      rules_(rules),
+      metrics_(metrics),
+      log_(log),
+      store_(std::move(store)),
+      aside_(aside) {}
+
+void Lane::Submit(std::list<Call> call) {
+  absl::Status refusal;
+  {
+    MutexLock lock(mutex_);
+    if (!accepting_) {
+      refusal = Draining();
+    } else if (queue_.items() >= options_.queue_items_max ||
+               queue_.bytes() + call.front().bytes > options_.queue_bytes_max) {
+      refusal = MakeError(Reason::kOverloaded,
+                          "too many calls are queued; try again later");
+    } else {
+      queue_.Add(std::move(call));
+    }
+  }
+  if (refusal.ok()) {
+    changed_.notify_one();
+    return;
+  }
+  if (ReasonOf(refusal) == Reason::kOverloaded) Count(metrics_.overloaded);
+  const bool lost = call.front().setback.code() == absl::StatusCode::kUnknown;
+  Answer(call.front(), lost ? OutOfTime(call.front()) : refusal);
+}
+
+void Lane::StopAccepting() {
+  MutexLock lock(mutex_);
+  accepting_ = false;
+}
+
+bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(mutex_);
+  while (!stopped_ && queue_.empty()) changed_.wait(lock);
+  if (stopped_) return false;
+  const SteadyTime now = clock_.Now();
+  const SteadyTime until = std::min(not_before_, now + kSweepInterval);
+  while (!stopped_ && clock_.Now() < until) {
+    changed_.wait_for(lock, until - clock_.Now());
+  }
+  return !stopped_;
+}
+
+bool Lane::idle() const {
+  MutexLock lock(mutex_);
+  return queue_.empty() && !working_;
+}
+
+void Lane::Stop() {
+  {
+    MutexLock lock(mutex_);
+    accepting_ = false;
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Lane::RunBatch() {
+  std::vector<Led> round = TakeRound();
+  if (round.empty()) {
+    AnswerDeadInQueue();
+    return;
+  }
+  AnswerDeadInRound(round);
+  Count(metrics_.batches);
+  Count(metrics_.batch_items, round.size());
+  bool failed_before = std::exchange(store_failed_, false);
+  if (ResolvePolicies(round)) {
+    RunKind<ClaimKind>(round);
+    RunKind<FinalizeKind>(round);
+    RunKind<LookupKind>(round);
+    RunKind<ReleaseKind>(round);
+  }
+  if (failed_before && !store_failed_) NoteStoreSuccess();
+  MutexLock lock(mutex_);
+  working_ = false;
+}
+
+// ---- What needs no store.
+
+// While the store is away every call that waits for it is hindered, tried or
+// not.
+bool Lane::IsDead(const Call& call, SteadyTime now) const {
+  if (CallerIsGone(call)) return true;
+  const bool hindered = store_failed_ || !call.setback.ok();
+  const SteadyTime::duration margin =
+      hindered ? SteadyTime::duration(limits::kAnswerMargin)
+               : SteadyTime::duration::zero();
+  if (call.context.deadline - margin <= now) return true;
+  return hindered && call.setback.code() != absl::StatusCode::kUnknown &&
+         call.setback.code() != absl::StatusCode::kAborted &&
+         now - call.submitted > options_.store_patience;
+}
+
+void Lane::AnswerDead(Call& call) const {
+  if (CallerIsGone(call)) {
+    Count(metrics_.cancelled_in_queue);
+    Answer(call, absl::CancelledError("the caller has gone"));
+    return;
+  }
+  if (store_failed_ && call.setback.ok()) {
+    call.setback = absl::UnavailableError("not tried");
+  }
+  if (call.setback.ok()) Count(metrics_.expired_in_queue);
+  Answer(call, OutOfTime(call));
+}
+
+// For the times when nothing is taken to the store: it is left alone for a
+// while, or the lane has been stopped.
+void Lane::AnswerDeadInQueue() {
+  const SteadyTime now = clock_.Now();
+  std::list<Call> dead;
+  bool stopped = false;
+  {
+    MutexLock lock(mutex_);
+    stopped = stopped_;
+    dead = queue_.TakeIf(
+        [&](const Call& call) { return stopped || IsDead(call, now); });
+  }
+  for (Call& call : dead) {
+    const bool lost = call.setback.code() == absl::StatusCode::kUnknown;
+    if (stopped && !lost) {
+      Answer(call, Draining());
+    } else {
+      AnswerDead(call);
+    }
+  }
+}
+
+void Lane::AnswerDeadInRound(std::vector<Led>& round) {
+  const SteadyTime now = clock_.Now();
+  const auto answer_dead = [&](std::list<Call>& calls) {
+    for (auto call = calls.begin(); call != calls.end();) {
+      if (IsDead(*call, now)) {
+        AnswerDead(*call);
+        call = calls.erase(call);
+      } else {
+        ++call;
+      }
+    }
+  };
+  for (Led& led : round) {
+    answer_dead(led.leader);
+    answer_dead(led.followers);
+    if (led.leader.empty() && !led.followers.empty()) {
+      led.leader.splice(led.leader.end(), led.followers, led.followers.begin());
+    }
+  }
+  std::erase_if(round, [](const Led& led) { return led.leader.empty(); });
+}
+
+std::vector<Led> Lane::TakeRound() {
+  std::vector<Led> round;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_ || clock_.Now() < not_before_) return round;
+    round =
+        queue_.TakeRound(options_.batch_items_max, options_.batch_bytes_max);
+    working_ = !round.empty();
+  }
+  std::sort(round.begin(), round.end(), [](const Led& a, const Led& b) {
+    return a.leader.front().id() < b.leader.front().id();
+  });
+  return round;
+}
+
+// Returns false, with every call put back, while no rules are known: nothing
+// may be granted by rules that are guessed.
+bool Lane::ResolvePolicies(std::vector<Led>& round) {
+  std::shared_ptr<const FleetRules> rules = rules_.Get();
+  if (rules == nullptr && ReloadRules()) rules = rules_.Get();
+  if (rules == nullptr) {
+    NoteStoreFailure(absl::UnavailableError("the policies were never read"));
+    for (Led& led : round) {
+      led.leader.front().setback = absl::UnavailableError("no rules");
+      PutBack(led);
+    }
+    return false;
+  }
+  const auto resolve = [&](Call& call) {
+    ClaimCall* const claim = std::get_if<ClaimCall>(&call.request);
+    if (claim == nullptr) return;
+    ClaimCommand& command = claim->command;
+    command.policy =
+        ResolvePolicy(*rules, command.id.scope, command.policy_name);
+    if (!command.policy.ok() &&
+        ReasonOf(command.policy.status()) == Reason::kUnknownPolicy &&
+        ReloadRules()) {
+      rules = rules_.Get();
+      command.policy =
+          ResolvePolicy(*rules, command.id.scope, command.policy_name);
+    }
+  };
+  for (Led& led : round) {
+    resolve(led.leader.front());
+    for (Call& follower : led.followers) resolve(follower);
+  }
+  return true;
+}
+
+bool Lane::ReloadRules() {
+  const SteadyTime now = clock_.Now();
+  if (rules_read_at_.has_value() &&
+      now - *rules_read_at_ < kRulesReloadInterval) {
+    return false;
+  }
+  absl::StatusOr<FleetRules> rules = store_->ReadRules();
+  if (!rules.ok()) return false;
+  rules_read_at_ = now;
+  rules_.Set(*std::move(rules));
+  return true;
+}
+
+// ---- One kind of calls.
+
+template <typename Kind>
+void Lane::RunKind(std::vector<Led>& round) {
+  std::vector<Led*> calls;
+  for (Led& led : round) {
+    if (!led.leader.empty() && std::holds_alternative<typename Kind::Request>(
+                                   led.leader.front().request)) {
+      calls.push_back(&led);
+    }
+  }
+  std::vector<Led*> alone;
+  RunOnce<Kind>(calls, &alone);
+  for (Led* const led : alone) {
+    // The store may have gone away in between; the rest then waits for it.
+    if (store_failed_) {
+      PutBack(*led);
+    } else {
+      RunOnce<Kind>({led}, nullptr);
+    }
+  }
+}
+
+// Takes `calls` to the store as one batch. Those that are to be tried by
+// themselves are added to `alone`.
+template <typename Kind>
+void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
+  if (calls.empty()) return;
+  using Command = std::remove_reference_t<
+      decltype(RequestOf<Kind>(*calls.front()).command)>;
+  std::vector<const Command*> commands;
+  commands.reserve(calls.size());
+  for (Led* const led : calls) {
+    Command& command = RequestOf<Kind>(*led).command;
+    if constexpr (std::is_same_v<Command, ClaimCommand>) {
+      command.wants_record = !led->followers.empty();
+    }
+    commands.push_back(&command);
+  }
+  auto answers = Kind::Run(*store_, commands);
+  const bool counted = answers.size() == calls.size();
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    Led& led = *calls[i];
+    if (!counted) {
+      Answer(led.leader.front(),
+             MakeError(Reason::kInternal, "internal error"));
+      PutBackFollowers(led);
+      continue;
+    }
+    auto& outcome = OutcomeOf(answers[i]);
+    switch (Judge(outcome.status(), calls.size(), led.leader.front())) {
+      case Verdict::kAnswered:
+        std::move(RequestOf<Kind>(led).done)(std::move(outcome));
+        if constexpr (std::is_same_v<Command, ClaimCommand>) {
+          AnswerFollowers(led, answers[i]);
+        }
+        PutBackFollowers(led);
+        break;
+      case Verdict::kBroken:
+        Answer(led.leader.front(),
+               MakeError(Reason::kInternal, "internal error"));
+        PutBackFollowers(led);
+        break;
+      case Verdict::kLater:
+        PutBack(led);
+        break;
+      case Verdict::kAlone:
+        alone->push_back(&led);
+        break;
+      case Verdict::kAside:
+        SetAside(led);
+        break;
+    }
+  }
+}
+
+// What is to happen to a call, by what the store said of it.
+Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
+                          Call& call) {
+  if (status.ok() || HasReason(status)) return Verdict::kAnswered;
+  if (call.setback.code() != absl::StatusCode::kUnknown) call.setback = status;
+  switch (status.code()) {
+    case absl::StatusCode::kUnknown:
+      Count(metrics_.store_unknown);
+      NoteStoreFailure(status);
+      return Verdict::kLater;
+    case absl::StatusCode::kUnavailable:
+      Count(metrics_.store_unavailable);
+      NoteStoreFailure(status);
+      return Verdict::kLater;
+    case absl::StatusCode::kAborted:
+      Count(metrics_.store_contended);
+      return batch_size > 1 ? Verdict::kAlone : Verdict::kAside;
+    default:
+      if (batch_size > 1) return Verdict::kAlone;
+      log_.Write(Severity::kError, "a call failed in the store",
+                 ErrorField(status));
+      return Verdict::kBroken;
+  }
+}
+
+// Followers asked before the leader's statement was sent, so an answer from
+// its outcome is one they could have got themselves. Only those that need no
+// write are answered; the first that does leads the next round.
+void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
+  if (!answer.observed.has_value()) return;
+  const Observed& observed = *answer.observed;
+  const Record* const record =
+      observed.record.has_value() ? &*observed.record : nullptr;
+  while (!led.followers.empty()) {
+    ClaimCall& follower = std::get<ClaimCall>(led.followers.front().request);
+    Decision<ClaimOutcome> decision =
+        DecideClaim(record, follower.command, observed.now);
+    if (decision.write.has_value()) return;
+    std::move(follower.done)(std::move(decision.answer));
+    led.followers.pop_front();
+    Count(metrics_.followers_answered);
+  }
+}
+
+void Lane::PutBackFollowers(Led& led) {
+  led.leader.clear();
+  PutBack(led);
+}
+
+void Lane::PutBack(Led& led) {
+  led.leader.splice(led.leader.end(), led.followers);
+  if (led.leader.empty()) return;
+  MutexLock lock(mutex_);
+  queue_.PutBack(std::move(led.leader));
+  led.leader.clear();
+}
+
+// Hands a call that met another's lock to the lane for such calls. Its
+// followers stay: they may meet an open door.
+void Lane::SetAside(Led& led) {
+  if (aside_ == nullptr) {
+    PauseFor(options_.backoff_min);
+    PutBack(led);
+    return;
+  }
+  std::list<Call> call;
+  call.splice(call.end(), led.leader);
+  aside_->Submit(std::move(call));
+  PutBackFollowers(led);
+}
+
+void Lane::NoteStoreFailure(const absl::Status& status) {
+  if (store_failed_) return;
+  store_failed_ = true;
+  if (backoff_ == milliseconds{0}) {
+    log_.Write(Severity::kWarning, "the store failed; its calls wait",
+               ErrorField(status));
+  }
+  backoff_ =
+      std::clamp(backoff_ * 2, options_.backoff_min, options_.backoff_max);
+  PauseFor(backoff_);
+}
+
+void Lane::NoteStoreSuccess() {
+  backoff_ = milliseconds{0};
+  log_.Write(Severity::kInfo, "the store answers again", {});
+}
+
+void Lane::PauseFor(milliseconds pause) {
+  MutexLock lock(mutex_);
+  not_before_ = clock_.Now() + pause;
+}
+
+}  // namespace idempotency

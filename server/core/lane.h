@@ -1,0 +1,120 @@
+// A lane carries the calls of its keys to its store, many at a time.
+#ifndef IDEMPOTENCY_SERVER_CORE_LANE_H_
+#define IDEMPOTENCY_SERVER_CORE_LANE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/core/call.h"
+#include "server/core/call_queue.h"
+#include "server/core/clock.h"
+#include "server/core/limits.h"
+#include "server/core/log.h"
+#include "server/core/metrics.h"
+#include "server/core/mutex.h"
+#include "server/core/policies.h"
+#include "server/core/store.h"
+
+namespace idempotency {
+
+struct LaneOptions {
+  std::size_t batch_items_max = limits::kBatchItemsMax;
+  std::size_t batch_bytes_max = limits::kBatchBytesMax;
+  std::size_t queue_items_max = limits::kQueueItemsMax;
+  std::size_t queue_bytes_max = limits::kQueueBytesMax;
+  // How long a call is kept while the store is known to be away.
+  std::chrono::milliseconds store_patience{2000};
+  // Pause before a store that failed is asked again: doubles up to the
+  // maximum, starts anew after a success.
+  std::chrono::milliseconds backoff_min{20};
+  std::chrono::milliseconds backoff_max{500};
+};
+
+// A step function: whoever drives it, a thread or a simulator, calls
+// RunBatch() and decides when. There is no timer; a batch is whatever was
+// queued while the previous one ran, so an idle lane adds no delay.
+class Lane {
+ public:
+  // The references and `aside` must outlive the lane. Calls that
+  // meet another's lock are handed to `aside` so that they delay nobody; with
+  // null the lane tries them again itself.
+  Lane(const LaneOptions& options, const Clock& clock, FleetRulesCache& rules,
+       Metrics& metrics, Log& log, std::unique_ptr<Store> store, Lane* aside);
+
+  // Queues the one call in `call`, or answers it at once with OVERLOADED or
+  // DRAINING. Thread-safe.
+  void Submit(std::list<Call> call);
+
+  // From now on new calls are refused with DRAINING. Thread-safe.
+  void StopAccepting();
+
+  // Blocks until RunBatch() has something to do; false once Stop() was called.
+  // Only for the thread that drives the lane.
+  bool WaitForWork();
+
+  // Takes one round of what is queued to the store and answers it. Calls whose
+  // deadline has passed or whose caller has gone are answered without it. Not
+  // thread-safe: one caller at a time.
+  void RunBatch();
+
+  // No call is queued or on its way. Thread-safe.
+  bool idle() const;
+
+  // Ends WaitForWork(). What is still queued is answered with DRAINING, by
+  // the next RunBatch(). Thread-safe.
+  void Stop();
+
+ private:
+  enum class Verdict { kAnswered, kBroken, kLater, kAlone, kAside };
+
+  bool IsDead(const Call& call, SteadyTime now) const;
+  void AnswerDead(Call& call) const;
+  void AnswerDeadInQueue();
+  void AnswerDeadInRound(std::vector<Led>& round);
+  std::vector<Led> TakeRound();
+  bool ResolvePolicies(std::vector<Led>& round);
+  bool ReloadRules();
+  template <typename Kind>
+  void RunKind(std::vector<Led>& round);
+  template <typename Kind>
+  void RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone);
+  Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
+  void AnswerFollowers(Led& led, const ClaimAnswer& answer);
+  void PutBack(Led& led);
+  void PutBackFollowers(Led& led);
+  void SetAside(Led& led);
+  void NoteStoreFailure(const absl::Status& status);
+  void NoteStoreSuccess();
+  void PauseFor(std::chrono::milliseconds pause);
+
+  // Constant after construction.
+  const LaneOptions options_;
+  const Clock& clock_;
+  FleetRulesCache& rules_;
+  Metrics& metrics_;
+  Log& log_;
+  const std::unique_ptr<Store> store_;
+  Lane* const aside_;
+
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  CallQueue queue_ ABSL_GUARDED_BY(mutex_);
+  bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;
+  // Until then the store is left alone.
+  SteadyTime not_before_ ABSL_GUARDED_BY(mutex_);
+
+  // Only touched by RunBatch().
+  bool store_failed_ = false;  // when it was last asked
+  std::chrono::milliseconds backoff_{0};
+  std::optional<SteadyTime> rules_read_at_;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_CORE_LANE_H_

@@ -1,0 +1,87 @@
+// Every bound of the service in one place, each with its reason. The README's
+// table and the error messages quote these values.
+#ifndef IDEMPOTENCY_SERVER_CORE_LIMITS_H_
+#define IDEMPOTENCY_SERVER_CORE_LIMITS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace idempotency::limits {
+
+inline constexpr std::size_t kKiB = 1024;
+inline constexpr std::size_t kMiB = 1024 * kKiB;
+
+// ---- What a caller may send.
+
+// A service or one of its operations; long enough for three named levels.
+inline constexpr std::size_t kScopeCharsMax = 128;
+// What payment providers allow for their own idempotency keys.
+inline constexpr std::size_t kKeyBytesMax = 255;
+// Below 128 bits a digest can collide by chance in a large fleet; 64 bytes is
+// the longest digest in common use (SHA-512).
+inline constexpr std::size_t kRequestHashBytesMin = 16;
+inline constexpr std::size_t kRequestHashBytesMax = 64;
+inline constexpr std::size_t kOwnerBytesMax = 128;
+// A resume position, not a document: it is copied into every takeover.
+inline constexpr std::size_t kCheckpointBytesMax = 4 * kKiB;
+inline constexpr std::size_t kHeadersMax = 64;
+inline constexpr std::size_t kHeaderBytesMax = 16 * kKiB;  // names + values
+inline constexpr std::size_t kBodyBytesDefault = 1 * kMiB;
+inline constexpr std::size_t kBodyBytesMax = 3 * kMiB;
+inline constexpr std::int32_t kStatusCodeMax = 999;
+// gRPC's default; clients would have to raise their own limit to exceed it.
+inline constexpr std::size_t kMessageBytesMax = 4 * kMiB;
+// The longest body with the longest headers must fit one message.
+static_assert(kBodyBytesMax + kHeaderBytesMax + kCheckpointBytesMax + kMiB / 2 <
+              kMessageBytesMax);
+static_assert(kBodyBytesDefault <= kBodyBytesMax);
+
+// ---- Time.
+
+// Shorter leases would lapse on one lost packet.
+inline constexpr std::chrono::milliseconds kLeaseMin{100};
+// Keeps every sum of lease and retention far inside PostgreSQL's timestamps.
+inline constexpr std::chrono::hours kDurationMax{24 * 366 * 100};
+inline constexpr std::chrono::seconds kWaitMax{60};
+// A waiting call is answered this long before its deadline.
+inline constexpr std::chrono::milliseconds kWaitMargin{100};
+inline constexpr std::chrono::seconds kDeadlineDefault{30};
+// A call that has already failed is answered this long before its deadline,
+// so that its caller is told why instead of timing out.
+inline constexpr std::chrono::milliseconds kAnswerMargin{50};
+// Longest pause that InProgress proposes, and how far it is spread.
+inline constexpr std::chrono::seconds kRetryAfterMax{1};
+inline constexpr double kRetryAfterJitter = 0.2;
+// What a freed key of a permanent policy is kept for.
+inline constexpr std::chrono::hours kFreedPermanentRetention{24};
+
+// ---- Work in hand.
+
+// Larger batches gain nothing measurable and delay the first caller.
+inline constexpr std::size_t kBatchItemsMax = 512;
+inline constexpr std::size_t kBatchBytesMax = 1 * kMiB;
+// One call alone may exceed the batch's bytes; it then goes by itself.
+static_assert(kBodyBytesMax + kHeaderBytesMax < 4 * kBatchBytesMax);
+inline constexpr std::size_t kQueueItemsMax = 16 * kBatchItemsMax;
+inline constexpr std::size_t kQueueBytesMax = 64 * kMiB;
+static_assert(kQueueItemsMax >= 2 * kBatchItemsMax);
+static_assert(kQueueBytesMax >= 2 * kBatchBytesMax);
+static_assert(kQueueBytesMax >= 2 * kMessageBytesMax);
+// Rounds of optimistic statement, read and guarded write for one batch; a key
+// that changed under each of them is taken up again later.
+inline constexpr int kStoreRoundsMax = 4;
+// Bodies up to this size come with the record; longer ones are read in groups
+// of this many bytes, so that a batch of replays has a bound in memory.
+inline constexpr std::size_t kInlineBodyBytesMax = 16 * kKiB;
+inline constexpr std::size_t kBodyGroupBytesMax = 8 * kMiB;
+static_assert(kBodyGroupBytesMax >= kBodyBytesMax);
+
+// ---- Evidence.
+
+// One row per claim token and response, at most this many a record.
+inline constexpr int kConflictsPerRecordMax = 16;
+
+}  // namespace idempotency::limits
+
+#endif  // IDEMPOTENCY_SERVER_CORE_LIMITS_H_

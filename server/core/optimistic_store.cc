@@ -1,0 +1,420 @@
+#include "server/core/optimistic_store.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "server/core/errors.h"
+#include "server/core/limits.h"
+#include "server/core/transitions.h"
+
+namespace idempotency {
+namespace {
+
+// The positions, within a batch, of the items that have no answer yet.
+using Open = std::vector<std::size_t>;
+
+absl::Status WrongCount() {
+  return absl::InternalError(
+      "a statement answered for another number of items");
+}
+
+absl::Status Contended() {
+  return absl::AbortedError("the record kept changing");
+}
+
+// The statement's answer, checked to be about every item asked for.
+template <typename Answer>
+absl::StatusOr<std::vector<Answer>> Counted(
+    absl::StatusOr<std::vector<Answer>> answers, std::size_t expected) {
+  if (answers.ok() && answers->size() != expected) return WrongCount();
+  return answers;
+}
+
+template <typename Command>
+std::vector<const Command*> Pick(Batch<Command> batch, const Open& open) {
+  std::vector<const Command*> picked;
+  picked.reserve(open.size());
+  for (const std::size_t i : open) picked.push_back(batch[i]);
+  return picked;
+}
+
+template <typename Item>
+std::vector<const Item*> PointersTo(const std::vector<Item>& items) {
+  std::vector<const Item*> pointers;
+  pointers.reserve(items.size());
+  for (const Item& item : items) pointers.push_back(&item);
+  return pointers;
+}
+
+template <typename Command>
+absl::StatusOr<Snapshot> ReadOpen(RecordTable& table, Batch<Command> batch,
+                                  const Open& open, ReadBodies bodies) {
+  std::vector<const RecordId*> ids;
+  ids.reserve(open.size());
+  for (const std::size_t i : open) ids.push_back(&batch[i]->id);
+  absl::StatusOr<Snapshot> snapshot = table.Read(ids, bodies);
+  if (snapshot.ok() && snapshot->rows.size() != open.size()) {
+    return WrongCount();
+  }
+  return snapshot;
+}
+
+// A decision that waits for its write.
+template <typename Outcome>
+struct Pending {
+  std::size_t item = 0;
+  Record before;
+  Decision<Outcome> decision;
+};
+
+// Writes what `pending` decided. Gives each one that was written to `settle`
+// and returns the items whose record had changed in the meantime; a failed
+// statement is given to `fail`, item by item.
+template <typename Command, typename Outcome, typename Settle, typename Fail>
+Open WriteDecisions(RecordTable& table, Batch<Command> batch,
+                    std::vector<Pending<Outcome>>& pending, Settle settle,
+                    Fail fail) {
+  Open changed;
+  if (pending.empty()) return changed;
+  std::vector<Replacement> replacements;
+  replacements.reserve(pending.size());
+  for (const Pending<Outcome>& one : pending) {
+    replacements.push_back({.id = &batch[one.item]->id,
+                            .before = &one.before,
+                            .after = &*one.decision.write});
+  }
+  const absl::StatusOr<std::vector<bool>> replaced =
+      Counted(table.Replace(PointersTo(replacements)), replacements.size());
+  for (std::size_t i = 0; i < pending.size(); ++i) {
+    if (!replaced.ok()) {
+      fail(pending[i].item, replaced.status());
+    } else if ((*replaced)[i]) {
+      settle(pending[i]);
+    } else {
+      changed.push_back(pending[i].item);
+    }
+  }
+  return changed;
+}
+
+// One batch of claims on its way through the rounds.
+class ClaimRun {
+ public:
+  ClaimRun(RecordTable& table, const Clock& clock, Batch<ClaimCommand> claims)
+      : table_(table), clock_(clock), claims_(claims), answers_(claims.size()) {
+    for (std::size_t i = 0; i < claims.size(); ++i) open_.push_back(i);
+  }
+
+  std::vector<ClaimAnswer> Run() {
+    for (int round = 0; round < limits::kStoreRoundsMax && !open_.empty();
+         ++round) {
+      last_round_ = round + 1 == limits::kStoreRoundsMax;
+      Insert();
+      ReadAndDecide();
+    }
+    for (const std::size_t i : open_) answers_[i].outcome = Contended();
+    return std::move(answers_);
+  }
+
+ private:
+  void Fail(const Open& items, const absl::Status& status) {
+    for (const std::size_t i : items) answers_[i].outcome = status;
+  }
+
+  // A grant that waited so long for a lock that less than half of its lease is
+  // left stays open: the next round renews it before it is answered.
+  bool TooLittleIsLeft(const Record& granted, const Claimed& claimed) const {
+    return claimed.lease * 2 < granted.lease && !last_round_;
+  }
+
+  // Answers with the lease that is left after the time the statement took.
+  // Returns false when the claim is to stay open.
+  bool SettleGrant(std::size_t item, Claimed claimed, Record record,
+                   absl::Time granted_at, SteadyTime asked_at) {
+    claimed.lease -= absl::FromChrono(clock_.Now() - asked_at);
+    if (TooLittleIsLeft(record, claimed)) return false;
+    if (claimed.lease <= absl::ZeroDuration()) {
+      answers_[item].outcome = Contended();
+      return true;
+    }
+    answers_[item].outcome = std::move(claimed);
+    if (claims_[item]->wants_record) {
+      answers_[item].observed =
+          Observed{.record = std::move(record), .now = granted_at};
+    }
+    return true;
+  }
+
+  void Insert() {
+    Open creating;
+    Open rest;
+    for (const std::size_t i : open_) {
+      (MayCreate(*claims_[i]) ? creating : rest).push_back(i);
+    }
+    if (creating.empty()) return;
+    const SteadyTime asked_at = clock_.Now();
+    const auto granted =
+        Counted(table_.InsertNew(Pick(claims_, creating)), creating.size());
+    if (!granted.ok()) {
+      Fail(creating, granted.status());
+      open_ = std::move(rest);
+      return;
+    }
+    for (std::size_t k = 0; k < creating.size(); ++k) {
+      const std::size_t i = creating[k];
+      const std::optional<absl::Time>& at = (*granted)[k];
+      if (at.has_value()) {
+        Record record = NewRecord(*claims_[i], *at);
+        const Claimed claimed = GrantOf(record, *at);
+        if (SettleGrant(i, claimed, std::move(record), *at, asked_at)) {
+          continue;
+        }
+      }
+      rest.push_back(i);
+    }
+    std::sort(rest.begin(), rest.end());
+    open_ = std::move(rest);
+  }
+
+  void ReadAndDecide() {
+    if (open_.empty()) return;
+    const SteadyTime asked_at = clock_.Now();
+    absl::StatusOr<Snapshot> snapshot =
+        ReadOpen(table_, claims_, open_, ReadBodies::kYes);
+    if (!snapshot.ok()) {
+      Fail(open_, snapshot.status());
+      open_.clear();
+      return;
+    }
+    Open still_open;
+    std::vector<Pending<ClaimOutcome>> pending;
+    for (std::size_t k = 0; k < open_.size(); ++k) {
+      Decide(open_[k], snapshot->rows[k], snapshot->now, pending, still_open);
+    }
+    const Open changed = WriteDecisions(
+        table_, claims_, pending,
+        [&](Pending<ClaimOutcome>& written) {
+          if (!SettleWritten(written, snapshot->now, asked_at)) {
+            still_open.push_back(written.item);
+          }
+        },
+        [&](std::size_t item, const absl::Status& status) {
+          answers_[item].outcome = status;
+        });
+    still_open.insert(still_open.end(), changed.begin(), changed.end());
+    std::sort(still_open.begin(), still_open.end());
+    open_ = std::move(still_open);
+  }
+
+  void Decide(std::size_t item, ReadRow& row, absl::Time now,
+              std::vector<Pending<ClaimOutcome>>& pending, Open& still_open) {
+    if (!row.read) {
+      still_open.push_back(item);
+      return;
+    }
+    const Record* record = row.record.has_value() ? &*row.record : nullptr;
+    Decision<ClaimOutcome> decision = DecideClaim(record, *claims_[item], now);
+    if (!decision.write.has_value()) {
+      answers_[item].outcome = std::move(decision.answer);
+      if (claims_[item]->wants_record) {
+        answers_[item].observed =
+            Observed{.record = std::move(row.record), .now = now};
+      }
+    } else if (record == nullptr) {
+      // The row that refused the INSERT has gone since.
+      still_open.push_back(item);
+    } else {
+      pending.push_back({.item = item,
+                         .before = *std::move(row.record),
+                         .decision = std::move(decision)});
+    }
+  }
+
+  bool SettleWritten(Pending<ClaimOutcome>& written, absl::Time now,
+                     SteadyTime asked_at) {
+    // Every claim that writes is a grant.
+    Claimed claimed = std::get<Claimed>(*std::move(written.decision.answer));
+    return SettleGrant(written.item, std::move(claimed),
+                       *std::move(written.decision.write), now, asked_at);
+  }
+
+  RecordTable& table_;
+  const Clock& clock_;
+  const Batch<ClaimCommand> claims_;
+  std::vector<ClaimAnswer> answers_;
+  Open open_;
+  bool last_round_ = false;
+};
+
+// The rounds of read, decision and guarded write that Finalize and Release
+// share. `answers` holds what `open` does not name. Items whose refusal is to
+// be kept as evidence are added to `evidence`.
+template <typename Command, typename Outcome, typename Decide>
+void DecideRounds(RecordTable& table, Batch<Command> batch, Open open,
+                  Decide decide, std::vector<absl::StatusOr<Outcome>>& answers,
+                  Open* evidence) {
+  for (int round = 0; round < limits::kStoreRoundsMax && !open.empty();
+       ++round) {
+    absl::StatusOr<Snapshot> snapshot =
+        ReadOpen(table, batch, open, ReadBodies::kNo);
+    if (!snapshot.ok()) {
+      for (const std::size_t i : open) answers[i] = snapshot.status();
+      return;
+    }
+    Open still_open;
+    std::vector<Pending<Outcome>> pending;
+    for (std::size_t k = 0; k < open.size(); ++k) {
+      const std::size_t i = open[k];
+      ReadRow& row = snapshot->rows[k];
+      if (!row.read) {
+        still_open.push_back(i);
+        continue;
+      }
+      Decision<Outcome> decision =
+          decide(row.record.has_value() ? &*row.record : nullptr, *batch[i],
+                 snapshot->now);
+      if (decision.write.has_value()) {
+        pending.push_back({.item = i,
+                           .before = *std::move(row.record),
+                           .decision = std::move(decision)});
+        continue;
+      }
+      if (decision.evidence && evidence != nullptr) evidence->push_back(i);
+      answers[i] = std::move(decision.answer);
+    }
+    const Open changed = WriteDecisions(
+        table, batch, pending,
+        [&](Pending<Outcome>& written) {
+          answers[written.item] = std::move(written.decision.answer);
+        },
+        [&](std::size_t item, const absl::Status& status) {
+          answers[item] = status;
+        });
+    still_open.insert(still_open.end(), changed.begin(), changed.end());
+    std::sort(still_open.begin(), still_open.end());
+    open = std::move(still_open);
+  }
+  for (const std::size_t i : open) answers[i] = Contended();
+}
+
+void Count(Metrics::Counter& counter) {
+  counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+// A refusal without its evidence must not reach the caller: the evidence is
+// the only proof that work was done twice.
+void KeepEvidence(RecordTable& table, Batch<FinalizeCommand> finalizes,
+                  const Open& refused, Metrics& metrics,
+                  std::vector<absl::StatusOr<FinalizeOutcome>>& answers) {
+  if (refused.empty()) return;
+  std::vector<Conflict> conflicts;
+  conflicts.reserve(refused.size());
+  for (const std::size_t i : refused) {
+    conflicts.push_back({.id = finalizes[i]->id,
+                         .claim_token = finalizes[i]->claim_token,
+                         .response_digest = finalizes[i]->response_digest,
+                         .status_code = finalizes[i]->response.status_code});
+  }
+  const absl::StatusOr<std::vector<bool>> kept =
+      Counted(table.KeepConflicts(PointersTo(conflicts)), conflicts.size());
+  for (std::size_t k = 0; k < refused.size(); ++k) {
+    if (!kept.ok()) {
+      answers[refused[k]] = kept.status();
+      continue;
+    }
+    Count(conflicts[k].status_code < 500 ? metrics.conflicts
+                                         : metrics.conflicts_server_error);
+    if (!(*kept)[k]) Count(metrics.conflicts_not_kept);
+  }
+}
+
+Open All(std::size_t size) {
+  Open all(size);
+  for (std::size_t i = 0; i < size; ++i) all[i] = i;
+  return all;
+}
+
+}  // namespace
+
+OptimisticStore::OptimisticStore(std::unique_ptr<RecordTable> table,
+                                 const Clock& clock, Metrics& metrics)
+    : table_(std::move(table)), clock_(clock), metrics_(metrics) {}
+
+std::vector<ClaimAnswer> OptimisticStore::ClaimBatch(
+    Batch<ClaimCommand> claims) {
+  return ClaimRun(*table_, clock_, claims).Run();
+}
+
+std::vector<absl::StatusOr<FinalizeOutcome>> OptimisticStore::FinalizeBatch(
+    Batch<FinalizeCommand> finalizes) {
+  std::vector<absl::StatusOr<FinalizeOutcome>> answers(finalizes.size());
+  if (finalizes.empty()) return answers;
+  const auto recorded =
+      Counted(table_->FinalizeOwned(finalizes), finalizes.size());
+  if (!recorded.ok()) {
+    std::fill(answers.begin(), answers.end(), recorded.status());
+    return answers;
+  }
+  Open open;
+  for (std::size_t i = 0; i < finalizes.size(); ++i) {
+    const std::optional<absl::Time>& expires_at = (*recorded)[i];
+    if (!expires_at.has_value()) {
+      open.push_back(i);
+      continue;
+    }
+    answers[i] = FinalizeOutcome{.result = ResultOf(finalizes[i]->response),
+                                 .expires_at = *expires_at};
+  }
+  Open refused;
+  DecideRounds(*table_, finalizes, std::move(open), DecideFinalize, answers,
+               &refused);
+  KeepEvidence(*table_, finalizes, refused, metrics_, answers);
+  return answers;
+}
+
+std::vector<absl::StatusOr<LookupOutcome>> OptimisticStore::LookupBatch(
+    Batch<LookupCommand> lookups) {
+  std::vector<absl::StatusOr<LookupOutcome>> answers(lookups.size());
+  if (lookups.empty()) return answers;
+  const Open all = All(lookups.size());
+  absl::StatusOr<Snapshot> snapshot =
+      ReadOpen(*table_, lookups, all, ReadBodies::kYes);
+  absl::StatusOr<std::vector<int>> conflicts = std::vector<int>();
+  if (snapshot.ok()) {
+    std::vector<const RecordId*> ids;
+    for (const LookupCommand* lookup : lookups) ids.push_back(&lookup->id);
+    conflicts = Counted(table_->CountConflicts(ids), ids.size());
+  }
+  for (const std::size_t i : all) {
+    if (!snapshot.ok() || !conflicts.ok()) {
+      answers[i] = snapshot.ok() ? conflicts.status() : snapshot.status();
+      continue;
+    }
+    ReadRow& row = snapshot->rows[i];
+    if (!row.read) {
+      answers[i] = absl::AbortedError("too much to read at a time");
+      continue;
+    }
+    answers[i] = DecideLookup(row.record.has_value() ? &*row.record : nullptr,
+                              snapshot->now);
+    if (answers[i].ok()) answers[i]->conflict_count = (*conflicts)[i];
+  }
+  return answers;
+}
+
+std::vector<absl::StatusOr<ReleaseOutcome>> OptimisticStore::ReleaseBatch(
+    Batch<ReleaseCommand> releases) {
+  std::vector<absl::StatusOr<ReleaseOutcome>> answers(releases.size());
+  if (releases.empty()) return answers;
+  DecideRounds(*table_, releases, All(releases.size()), DecideRelease, answers,
+               nullptr);
+  return answers;
+}
+
+absl::StatusOr<FleetRules> OptimisticStore::ReadRules() {
+  return table_->ReadRules();
+}
+
+}  // namespace idempotency

@@ -1,0 +1,69 @@
+// Clean-up in every replica: expired records go, held ones are parked.
+#ifndef IDEMPOTENCY_SERVER_CORE_REAPER_H_
+#define IDEMPOTENCY_SERVER_CORE_REAPER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/core/metrics.h"
+
+namespace idempotency {
+
+struct SweepReport {
+  std::int64_t deleted = 0;
+  // Held, abandoned records whose expiry was set to "never".
+  std::int64_t parked = 0;
+  // Of `deleted`, those whose attempt never ended, by policy.
+  std::map<std::string, std::int64_t> unfinished{};
+};
+
+// What the reaper needs of a database, on a connection of its own. Not
+// thread-safe. Any number of sweepers may work on one database at a time:
+// each statement repeats its predicate on the rows it writes.
+class Sweeper {
+ public:
+  virtual ~Sweeper() = default;
+
+  // Deletes or parks at most `limit` expired records, the oldest first.
+  virtual absl::StatusOr<SweepReport> SweepRecords(int limit) = 0;
+  // Deletes at most `limit` rows of evidence last seen before `kept_for` ago.
+  virtual absl::StatusOr<std::int64_t> SweepConflicts(
+      int limit, absl::Duration kept_for) = 0;
+};
+
+struct ReaperOptions {
+  int batch = 1000;
+  absl::Duration conflict_retention = absl::Hours(90 * 24);
+  // Between two sweeps that found less than a batch, and while a backlog is
+  // worked off.
+  absl::Duration pause = absl::Seconds(5);
+  absl::Duration pause_in_backlog = absl::Milliseconds(50);
+};
+
+// A step function like the lanes. Not thread-safe.
+class Reaper {
+ public:
+  // `log` gets each report that is not empty and each failure's status.
+  // `metrics` must outlive the reaper.
+  Reaper(const ReaperOptions& options, std::unique_ptr<Sweeper> sweeper,
+         Metrics& metrics,
+         std::function<void(const absl::StatusOr<SweepReport>&)> log);
+
+  // One bounded batch. Returns how long to rest before the next.
+  absl::Duration SweepOnce();
+
+ private:
+  const ReaperOptions options_;
+  const std::unique_ptr<Sweeper> sweeper_;
+  Metrics& metrics_;
+  const std::function<void(const absl::StatusOr<SweepReport>&)> log_;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_CORE_REAPER_H_

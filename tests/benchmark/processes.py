@@ -1,0 +1,117 @@
+"""Processes that a measurement starts, and the CPU time that they use."""
+
+import ctypes
+import os
+import pwd
+import signal
+import subprocess
+import time
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+class BenchmarkError(Exception):
+    """A measurement that cannot be made, or that must not be believed."""
+
+
+def unprivileged_user():
+    """The user that PostgreSQL runs as: None unless we are root."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        raise BenchmarkError("PostgreSQL does not run as root, and there is "
+                             "no user named postgres") from None
+
+
+def _identity(user):
+    if user is None:
+        return {}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def start(command, log, stop_signal=signal.SIGTERM, user=None, stdout=None):
+    """Starts a long-running process that writes to the file `log`.
+
+    It gets no signals from the terminal, because run.py stops its processes in
+    order, and it is stopped by the kernel if run.py is killed.
+    """
+    def bind_to_parent():
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(stop_signal))
+
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log,
+        start_new_session=True, preexec_fn=bind_to_parent, **_identity(user))
+
+
+def stop(process, stop_signal=signal.SIGTERM, seconds=30):
+    """Stops a process that start() made; by force when it takes too long."""
+    if process.poll() is None:
+        process.send_signal(stop_signal)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def run(command, user=None, seconds=120):
+    """Runs a short command and returns what it printed."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=seconds,
+                          capture_output=True, text=True, **_identity(user))
+    if done.returncode != 0:
+        raise BenchmarkError(f"{os.path.basename(command[0])} failed with "
+                             f"{done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _read_stat(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        # The name, in parentheses, may hold blanks.
+        return file.read().rpartition(")")[2].split()
+
+
+def _cpu_seconds(pid, with_reaped_children):
+    fields = _read_stat(pid)
+    last = 15 if with_reaped_children else 13
+    return sum(int(value) for value in fields[11:last]) / _CLOCK_TICKS
+
+
+def process_cpu(pid):
+    """CPU seconds of one process, all threads."""
+    return _cpu_seconds(pid, with_reaped_children=False)
+
+
+def tree_cpu(pid):
+    """CPU seconds of a process, its reaped and its living children."""
+    total = _cpu_seconds(pid, with_reaped_children=True)
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        children = file.read().split()
+    for child in children:
+        try:
+            total += _cpu_seconds(child, with_reaped_children=True)
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # It ended since, and is counted as reaped from now on.
+    return total
+
+
+class CpuWatch:
+    """CPU time of several processes between begin() and end()."""
+
+    def __init__(self, readers):
+        self._readers = readers  # name: function that returns CPU seconds
+        self._before = None
+        self._begun = None
+
+    def begin(self):
+        self._before = {name: read() for name, read in self._readers.items()}
+        self._begun = time.monotonic()
+
+    def end(self):
+        """CPU seconds by name, for each second that went by."""
+        elapsed = time.monotonic() - self._begun
+        return {name: (read() - self._before[name]) / elapsed
+                for name, read in self._readers.items()}

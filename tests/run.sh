@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what is missing (as root), builds everything in build/ and runs the
+# tests: all of them, or those with one of the given labels.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: tests/run.sh [-L label]...
+
+Installs the packages that are missing (as root; otherwise prints the line that
+does), builds everything in build/ and runs the tests. With -L, only tests with
+one of these labels: unit, contract, integration, tidy and so on, by the names
+of the folders below tests/.
+END
+}
+
+labels=()
+while (($#)); do
+  case $1 in
+    -L)
+      if (($# < 2)); then
+        usage >&2
+        exit 2
+      fi
+      labels+=("$2")
+      shift 2
+      ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "unknown argument: $1" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+done
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+source tests/support/packages.sh
+install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
+  "${IDEMPOTENCY_TEST_PACKAGES[@]}"
+
+cmake -S . -B build -G Ninja -DIDEMPOTENCY_BUILD_TESTS=ON
+ninja -C build
+
+selection=()
+if ((${#labels[@]})); then
+  selection=(-L "^($(IFS='|'; echo "${labels[*]}"))\$")
+fi
+ctest --test-dir build --parallel 2 --output-on-failure --no-tests=error \
+  ${selection[@]+"${selection[@]}"}

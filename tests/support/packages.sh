@@ -1,0 +1,104 @@
+# The Debian packages of this project and how to get them. For sourcing by
+# bash; defines variables and functions and does nothing else.
+# shellcheck shell=bash disable=SC2034
+
+# Enough to build and run the server, its client and the demo.
+IDEMPOTENCY_RUN_PACKAGES=(
+  g++ cmake ninja-build ccache pkg-config
+  libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
+  libprotobuf-dev libabsl-dev libpqxx-dev libpq-dev libssl-dev
+  libspdlog-dev nlohmann-json3-dev
+  postgresql util-linux
+)
+
+# What the tests need besides.
+IDEMPOTENCY_TEST_PACKAGES=(
+  libgtest-dev libgmock-dev libnghttp2-dev libjemalloc-dev python3 git procps
+)
+
+# What the plots of the benchmark need besides.
+IDEMPOTENCY_BENCHMARK_PACKAGES=(python3-matplotlib)
+
+# What CI needs besides, without npm (see ensure_npm).
+IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14)
+
+# The version of buf, from the npm registry, that CI uses.
+IDEMPOTENCY_BUF_VERSION=1.75.0
+
+# missing_packages PACKAGE... prints those that are not installed.
+missing_packages() {
+  local package
+  for package in "$@"; do
+    [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) \
+      == installed ]] || printf '%s\n' "$package"
+  done
+}
+
+# install_packages PACKAGE... installs what is missing; as anybody but root, it
+# prints the one line that does and fails.
+install_packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "This is not a Debian system; install the counterparts of: $*" >&2
+    return 1
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)); then
+    echo "Some packages are missing. Install them as root, then run this" \
+         "again:" >&2
+    echo "  apt-get update && apt-get install -y --no-install-recommends" \
+         "${missing[*]}" >&2
+    return 1
+  fi
+  echo "Installing ${#missing[@]} packages: ${missing[*]}"
+  # A cluster of the system's own, running on the usual port, is not wanted by
+  # somebody who only tries this out.
+  local common=/etc/postgresql-common/createcluster.d conf=
+  if [[ " ${missing[*]} " == *" postgresql "* && ! -e /etc/postgresql ]]; then
+    conf=$common/no-main-cluster.conf
+    mkdir -p "$common"
+    echo "create_main_cluster = false" >"$conf"
+  fi
+  local status=0
+  apt_get update -qq && apt_get install -y -qq --no-install-recommends \
+    "${missing[@]}" || status=$?
+  if [[ -n $conf ]]; then
+    rm -f "$conf"
+  fi
+  return "$status"
+}
+
+# apt-get without questions; its lines show only when it fails.
+apt_get() {
+  local log
+  log=$(mktemp)
+  if ! DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 "$@" \
+    >"$log" 2>&1 </dev/null; then
+    cat "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}
+
+# ensure_npm leaves an npm that is there alone, wherever it came from.
+ensure_npm() {
+  command -v npm >/dev/null || install_packages npm
+}
+
+# ensure_buf FOLDER installs buf below FOLDER unless it is there, and sets
+# IDEMPOTENCY_BUF to the program.
+ensure_buf() {
+  local folder=$1
+  IDEMPOTENCY_BUF=$folder/node_modules/.bin/buf
+  export IDEMPOTENCY_BUF
+  if [[ $("$IDEMPOTENCY_BUF" --version 2>/dev/null) \
+    != "$IDEMPOTENCY_BUF_VERSION" ]]; then
+    ensure_npm
+    mkdir -p "$folder"
+    npm install --prefix "$folder" --no-save --no-audit --no-fund \
+      --loglevel=error "@bufbuild/buf@$IDEMPOTENCY_BUF_VERSION"
+  fi
+  "$IDEMPOTENCY_BUF" --version >/dev/null
+}
