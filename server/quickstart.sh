@@ -18,7 +18,8 @@ stay=yes
 if ((EUID == 0)); then
   data=${IDEMPOTENCY_DATA_DIR:-/var/lib/idempotency}
 else
-  data=${IDEMPOTENCY_DATA_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/idempotency}
+  state=${XDG_STATE_HOME:-$HOME/.local/state}
+  data=${IDEMPOTENCY_DATA_DIR:-$state/idempotency}
 fi
 
 # The addresses are given by flag; the environment may hold the rest.
@@ -233,7 +234,7 @@ demo_takeover() {
   wait "${pid_of[owner]}" 2>/dev/null || true
   unset 'pid_of[owner]'
 
-  step "Its lease still protects it; then somebody else takes over, and is told."
+  step "Its lease protects it still; then another takes over, and is told."
   ask "Claim orders/$key at once" \
     "${claim[@]}" --target "$second_listen" --owner pod-d
   expect '^InProgress '

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/core/store.h"
@@ -27,6 +28,9 @@ struct ReadRow {
   // False when the answer would have grown too large: read it again later.
   bool read = false;
   std::optional<Record> record{};
+  // RECORD_CORRUPT when the stored row is none that the coordinator writes.
+  // `read` is false then, too.
+  absl::Status status{};
 };
 
 struct Snapshot {

@@ -155,7 +155,8 @@ class Cluster:
         try:
             watch = processes.CpuWatch({
                 "database": self.cpu_seconds,
-                "client": lambda: processes.process_cpu(process.pid)})
+                "client": lambda: processes.process_cpu(process.pid),
+                "machine": processes.machine_cpu})
             # The sleeping keeps the connecting and the end out of the CPU
             # figures; the rate that pgbench prints leaves connecting out too.
             time.sleep(0.6)
@@ -181,7 +182,9 @@ class Cluster:
         if rows != f"{done}|{done}":
             raise BenchmarkError(f"pgbench did {done} pairs, but the table "
                                  f"has {rows} rows and finished rows")
+        machine = cpu.pop("machine")
         return {"clients": clients, "pairs_per_second": rate,
+                "other_share": processes.other_share(machine, cpu.values()),
                 "cpu_us_per_pair": {name: share / rate * 1e6
                                     for name, share in cpu.items()}}
 

@@ -98,6 +98,21 @@ def tree_cpu(pid):
     return total
 
 
+def machine_cpu():
+    """CPU seconds of everything on the machine, stolen time included."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, irq, softirq, steal = [
+            int(value) for value in file.readline().split()[1:9]]
+    busy = user + nice + system + irq + softirq + steal
+    return busy / _CLOCK_TICKS
+
+
+def other_share(machine, ours):
+    """The part of the machine, 0 to 1, that was busy with what is none of
+    ours; both arguments are CPU seconds per second."""
+    return max(0.0, machine - sum(ours)) / os.cpu_count()
+
+
 class CpuWatch:
     """CPU time of several processes between begin() and end()."""
 

@@ -24,6 +24,9 @@ class Row:
         return "yes" if ok else "no"
 
     def cells(self):
+        if isinstance(self.value, int):
+            return [self.name, str(self.value), self.unit, self.goal or "-",
+                    self.reached()]
         digits = 3 if abs(self.value) < 10 else 1
         digits = 0 if abs(self.value) >= 1000 else digits
         return [self.name, f"{self.value:.{digits}f}", self.unit,
@@ -159,11 +162,20 @@ def _absolute_rows(rounds, best):
     return rows
 
 
+def other_cpu_percent(rounds):
+    """Median part of the machine that other processes had."""
+    return 100 * statistics.median(
+        run["other_share"] for r in rounds for kind in r.values()
+        for run in kind.values())
+
+
 def make_rows(rounds):
     """`rounds` has, for each round, {"pgbench": {clients: run}, "pairs":
     {in_flight: run}, "echo": {in_flight: run}}."""
     best = best_clients(rounds)
-    return _ratio_rows(rounds, best) + _absolute_rows(rounds, best)
+    rows = _ratio_rows(rounds, best) + _absolute_rows(rounds, best)
+    rows.append(Row("other_cpu", other_cpu_percent(rounds), "%"))
+    return rows
 
 
 def _plot_load(pyplot, rounds, sweep, path):

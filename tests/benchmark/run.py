@@ -26,6 +26,7 @@ _PLANS = {
     "quick": (5, 2.0, 3, 1),
     "smoke": (1, 0.5, 1, 1),
 }
+_OTHER_CPU_PERCENT_MAX = 5
 _SWEEP = (16, 64, 256, 1024)
 
 
@@ -111,7 +112,8 @@ class Bench:
         if server == "coordinator":
             self._cluster.start_afresh("coordinator", *_TABLES)
         pid = self._servers[server][0].pid
-        readers = {"server": lambda: processes.process_cpu(pid)}
+        readers = {"server": lambda: processes.process_cpu(pid),
+                   "machine": processes.machine_cpu}
         if server == "coordinator":
             readers["database"] = self._cluster.cpu_seconds
         watch = processes.CpuWatch(readers)
@@ -148,7 +150,9 @@ class Bench:
 
     @staticmethod
     def _with_cpu(run, cpu):
+        machine = cpu.pop("machine")
         cpu["client"] = run["client_cpu_seconds"] / run["seconds"]
+        run["other_share"] = processes.other_share(machine, cpu.values())
         run["cpu_us_per_call"] = {
             name: share / run["calls_per_second"] * 1e6
             for name, share in cpu.items()}
@@ -256,6 +260,10 @@ def main():
     report.check_tsv(path)
     say("")
     report.print_table(rows)
+    other = report.other_cpu_percent(rounds)
+    if other > _OTHER_CPU_PERCENT_MAX:
+        say(f"\nOther processes had {other:.0f} % of this machine meanwhile: "
+            "measure again when it is quiet.")
     say(f"\nEvery answer was checked. Written: {path}")
     for plot in report.write_plots(rounds, sweep, folder):
         say(f"Written: {plot}")

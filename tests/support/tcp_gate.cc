@@ -56,7 +56,9 @@ void TcpGate::SwallowReplies(bool swallow) {
 }
 
 void TcpGate::CutAfterNextRequest(Cut cut) {
-  loop_->Do([this, &cut] { loop_->modes().cut = std::move(cut); });
+  loop_->Do([this, &cut] {
+    loop_->modes().cut = std::make_unique<Cut>(std::move(cut));
+  });
 }
 
 void TcpGate::Delay(std::chrono::milliseconds requests,

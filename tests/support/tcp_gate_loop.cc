@@ -329,7 +329,6 @@ bool TcpGate::Loop::MatchesCut(Connection& connection,
   const std::string both = connection.request_tail + bytes;
   if (both.find(wanted) != std::string::npos) {
     connection.cut = std::move(modes_.cut);
-    modes_.cut.reset();
     return true;
   }
   const std::size_t kept = std::min(both.size(), wanted.size() - 1);

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -51,7 +52,7 @@ class TcpGate::Loop {
   struct Modes {
     bool black_hole = false;
     bool swallow_replies = false;
-    std::optional<Cut> cut;
+    std::unique_ptr<Cut> cut;
     std::chrono::milliseconds request_delay{0};
     std::chrono::milliseconds reply_delay{0};
   };
@@ -82,7 +83,7 @@ class TcpGate::Loop {
     Stream replies;
     // The last bytes of the request before this one, for a match across both.
     std::string request_tail;
-    std::optional<Cut> cut;
+    std::unique_ptr<Cut> cut;
     bool cutting = false;
     std::string answer;
   };

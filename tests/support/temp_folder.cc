@@ -51,6 +51,7 @@ watch() {
     tries=$((tries + 1))
   done
 }
+cd /
 exec 3<&0
 watch <&3 2>/dev/null &
 )sh";
@@ -73,7 +74,6 @@ absl::Status StartWatchdog(const std::string& folder, int input, int output) {
   SpawnOptions shell;
   shell.command = {"/bin/sh", "-c", kWatchdog, "watchdog", folder};
   shell.environment = {"PATH=/usr/bin:/bin"};
-  shell.working_directory = "/";
   shell.input = input;
   shell.output = output;
   shell.own_session = true;

@@ -2,221 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <string>
 
 #include "absl/time/time.h"
+#include "tests/unit/expected_tables.h"
 
 namespace idempotency {
 namespace {
 
-// ---- What the tables ask about.
-
-struct Facts {
-  bool absent = false;
-  bool unfinished = false;
-  bool final = false;
-  bool released = false;
-  bool given_up = false;
-  bool running = false;
-  bool held = false;
-  bool took_over = false;
-};
-
-Facts FactsOf(const Situation& s) {
-  const bool unfinished = s.row == Row::kUnfinished;
-  const bool given_up = unfinished && s.gave_up != GaveUp::kNo;
-  const bool running = unfinished && !given_up && s.lease == Lease::kRunning;
-  const bool past = s.expiry == Expiry::kNow || s.expiry == Expiry::kPast;
-  const bool never_expires = s.held && unfinished && !running;
-  const bool absent = s.row == Row::kNone || (past && !never_expires);
-  return {.absent = absent,
-          .unfinished = unfinished && !absent,
-          .final = s.row == Row::kFinal && !absent,
-          .released = s.row == Row::kReleased && !absent,
-          .given_up = given_up,
-          .running = running,
-          .held = s.held,
-          .took_over = s.took_over};
-}
-
-// ---- Claim.
-
-enum class ClaimRowAnswer {
-  kFirstGrant,
-  kGrantAfterRelease,
-  kGrantedAgain,
-  kTakeover,
-  kReplay,
-  kMismatch,
-  kInProgress,
-  kInDoubt,
-  kClaimReleased,
-};
-
-// What a renewal gets in a row, which never acquires.
-enum class ForRenewal {
-  kSame,
-  kSuperseded,              // R
-  kSupersededIfOtherGrant,  // R if the fencing token is another
-  kNotFound,
-};
-
-struct ClaimRow {
-  std::string_view record;
-  bool (*fits)(const Facts&, const ClaimChoice&);
-  ForRenewal renewal;
-  ClaimRowAnswer answer;
-};
-
-constexpr ClaimRow kClaimRows[] = {
-    {"absent (R)",
-     [](const Facts& f, const ClaimChoice&) { return f.absent; },
-     ForRenewal::kNotFound, ClaimRowAnswer::kFirstGrant},
-    {"released by this claim token",
-     [](const Facts& f, const ClaimChoice& c) {
-       return f.released && c.same_token;
-     },
-     ForRenewal::kSame, ClaimRowAnswer::kClaimReleased},
-    {"released (R)",
-     [](const Facts& f, const ClaimChoice&) { return f.released; },
-     ForRenewal::kSuperseded, ClaimRowAnswer::kGrantAfterRelease},
-    {"other request hash",
-     [](const Facts&, const ClaimChoice& c) { return !c.same_hash; },
-     ForRenewal::kSame, ClaimRowAnswer::kMismatch},
-    {"final", [](const Facts& f, const ClaimChoice&) { return f.final; },
-     ForRenewal::kSame, ClaimRowAnswer::kReplay},
-    {"given up by this claim token",
-     [](const Facts& f, const ClaimChoice& c) {
-       return f.given_up && c.same_token;
-     },
-     ForRenewal::kSame, ClaimRowAnswer::kClaimReleased},
-    {"unfinished, this claim token (R if the fencing token is another)",
-     [](const Facts& f, const ClaimChoice& c) {
-       return f.unfinished && c.same_token;
-     },
-     ForRenewal::kSupersededIfOtherGrant, ClaimRowAnswer::kGrantedAgain},
-    {"running, other token (R)",
-     [](const Facts& f, const ClaimChoice&) { return f.running; },
-     ForRenewal::kSuperseded, ClaimRowAnswer::kInProgress},
-    {"abandoned, held, no resolve_in_doubt (R)",
-     [](const Facts& f, const ClaimChoice& c) {
-       return f.held && !c.resolve_in_doubt;
-     },
-     ForRenewal::kSuperseded, ClaimRowAnswer::kInDoubt},
-    {"abandoned (R)", [](const Facts&, const ClaimChoice&) { return true; },
-     ForRenewal::kSuperseded, ClaimRowAnswer::kTakeover},
-};
-
-// ---- Finalize.
-
-enum class FinalizeAnswer { kRecorded, kGivenUp, kAsTheFirstTime, kRefused };
-
-struct FinalizeRow {
-  std::string_view record;
-  bool (*fits)(const Facts&, const FinalizeChoice&, OnServerError);
-  FinalizeAnswer answer;
-  Reason reason = Reason::kInternal;  // with kRefused
-};
-
-constexpr FinalizeRow kFinalizeRows[] = {
-    {"unfinished, this token, status < 500 or the policy records it",
-     [](const Facts& f, const FinalizeChoice& c, OnServerError rule) {
-       return f.unfinished && c.same_token &&
-              (c.status_code < 500 || rule == OnServerError::kRecord);
-     },
-     FinalizeAnswer::kRecorded},
-    {"unfinished, this token, status >= 500, not recorded",
-     [](const Facts& f, const FinalizeChoice& c, OnServerError) {
-       return f.unfinished && c.same_token;
-     },
-     FinalizeAnswer::kGivenUp},
-    {"final, this token, same response",
-     [](const Facts& f, const FinalizeChoice& c, OnServerError) {
-       return f.final && c.same_token && c.same_response;
-     },
-     FinalizeAnswer::kAsTheFirstTime},
-    {"final, this token, other response",
-     [](const Facts& f, const FinalizeChoice& c, OnServerError) {
-       return f.final && c.same_token;
-     },
-     FinalizeAnswer::kRefused, Reason::kAlreadyFinalized},
-    {"another token's, in any state, the same response too",
-     [](const Facts& f, const FinalizeChoice& c, OnServerError) {
-       return !f.absent && !c.same_token;
-     },
-     FinalizeAnswer::kRefused, Reason::kClaimSuperseded},
-    {"released by this token",
-     [](const Facts& f, const FinalizeChoice&, OnServerError) {
-       return f.released;
-     },
-     FinalizeAnswer::kRefused, Reason::kClaimReleased},
-    {"absent",
-     [](const Facts&, const FinalizeChoice&, OnServerError) { return true; },
-     FinalizeAnswer::kRefused, Reason::kRecordNotFound},
-};
-
-// ---- Release.
-
-enum class ReleaseAnswer {
-  kFreed,
-  kUnknown,      // given up: it may have acted
-  kDidNothing,   // given up: it speaks for itself only
-  kRepeat,       // released=true, and nothing of the record changes
-  kNothing,      // released=false
-  kSuperseded,
-  kFinalized,
-};
-
-struct ReleaseRow {
-  std::string_view record;
-  bool (*fits)(const Facts&, const ReleaseChoice&);
-  ReleaseAnswer answer;
-};
-
-constexpr ReleaseRow kReleaseRows[] = {
-    {"unfinished, this token, NEVER_EXECUTED (given up or not)",
-     [](const Facts& f, const ReleaseChoice& c) {
-       return f.unfinished && c.same_token &&
-              c.disposition == Disposition::kNeverExecuted;
-     },
-     ReleaseAnswer::kFreed},
-    {"given up by this token, any other disposition",
-     [](const Facts& f, const ReleaseChoice& c) {
-       return f.unfinished && f.given_up && c.same_token;
-     },
-     ReleaseAnswer::kRepeat},
-    {"unfinished, this token, OUTCOME_UNKNOWN",
-     [](const Facts& f, const ReleaseChoice& c) {
-       return f.unfinished && c.same_token &&
-              c.disposition == Disposition::kOutcomeUnknown;
-     },
-     ReleaseAnswer::kUnknown},
-    {"unfinished, this token, NOT_EXECUTED, attempt that had not taken over",
-     [](const Facts& f, const ReleaseChoice& c) {
-       return f.unfinished && c.same_token && !f.took_over;
-     },
-     ReleaseAnswer::kFreed},
-    {"unfinished, this token, NOT_EXECUTED, attempt that had taken over",
-     [](const Facts& f, const ReleaseChoice& c) {
-       return f.unfinished && c.same_token;
-     },
-     ReleaseAnswer::kDidNothing},
-    {"released by this token",
-     [](const Facts& f, const ReleaseChoice& c) {
-       return f.released && c.same_token;
-     },
-     ReleaseAnswer::kRepeat},
-    {"absent, or released by another token",
-     [](const Facts& f, const ReleaseChoice&) {
-       return f.absent || f.released;
-     },
-     ReleaseAnswer::kNothing},
-    {"unfinished, another token's (running, lapsed or given up)",
-     [](const Facts& f, const ReleaseChoice&) { return f.unfinished; },
-     ReleaseAnswer::kSuperseded},
-    {"final", [](const Facts&, const ReleaseChoice&) { return true; },
-     ReleaseAnswer::kFinalized},
-};
+using namespace expected;
 
 template <typename Table, typename... Asked>
 const auto& FirstThatFits(const Table& table, const Asked&... asked) {
@@ -309,8 +102,8 @@ Abandoned Told(const Situation& s, const Record& record) {
   } else if (s.took_over) {
     told.checkpoint = record.abandoned->checkpoint;
   }
-  told.abandoned_at = s.gave_up == GaveUp::kNo ? record.lease_expires_at
-                                               : record.gave_up_at;
+  told.abandoned_at =
+      s.gave_up == GaveUp::kNo ? record.lease_expires_at : record.gave_up_at;
   if (s.gave_up == GaveUp::kOutcomeUnknown) {
     told.reason = AbandonReason::kOutcomeUnknown;
   }
@@ -349,23 +142,22 @@ Record Freed(const Situation& s, Record record) {
   record.abandoned.reset();
   record.checkpoint.reset();
   record.checkpoint_number = 0;
-  record.expires_at = Now() + (s.keep == Keep::kRetention
-                                   ? *record.policy.retention
-                                   : absl::Hours(24));
+  record.expires_at =
+      Now() +
+      (s.keep == Keep::kRetention ? *record.policy.retention : absl::Hours(24));
   return record;
 }
 
 // ---- The answers.
 
 void ExpectGrant(Record after, Expected<ClaimOutcome>& expected) {
-  expected.outcome =
-      Claimed{.fencing_token = after.fencing_token,
-              .attempt = after.attempt,
-              .lease = after.lease_expires_at - Now(),
-              .lease_expires_at = after.lease_expires_at,
-              .expires_at = after.expires_at,
-              .freed_count = after.freed_count,
-              .abandoned = after.abandoned};
+  expected.outcome = Claimed{.fencing_token = after.fencing_token,
+                             .attempt = after.attempt,
+                             .lease = after.lease_expires_at - Now(),
+                             .lease_expires_at = after.lease_expires_at,
+                             .expires_at = after.expires_at,
+                             .freed_count = after.freed_count,
+                             .abandoned = after.abandoned};
   expected.after = std::move(after);
 }
 
@@ -400,47 +192,47 @@ Expected<ClaimOutcome> ExpectedClaim(const Situation& s, const ClaimChoice& c) {
   if (expected.error.has_value()) return expected;
 
   const std::optional<Record> record = RecordIn(s);
-  const ClaimCommand command = ClaimCommandFor(s, c);
-  const bool names_are_checked = row.answer == ClaimRowAnswer::kFirstGrant ||
-                                 row.answer == ClaimRowAnswer::kGrantAfterRelease;
+  const ClaimCommand command = ClaimOf(s, c);
+  const bool names_are_checked = row.answer == ClaimVerdict::kFirstGrant ||
+                                 row.answer == ClaimVerdict::kGrantAfterRelease;
   if (names_are_checked && c.policy == PolicyFound::kRefused) {
     expected.error = Reason::kUnknownPolicy;
     return expected;
   }
   switch (row.answer) {
-    case ClaimRowAnswer::kFirstGrant:
+    case ClaimVerdict::kFirstGrant:
       ExpectGrant(FirstGrant(command, record), expected);
       break;
-    case ClaimRowAnswer::kGrantAfterRelease:
+    case ClaimVerdict::kGrantAfterRelease:
       ExpectGrant(GrantAfterRelease(*record, command), expected);
       break;
-    case ClaimRowAnswer::kGrantedAgain:
+    case ClaimVerdict::kGrantedAgain:
       ExpectGrant(GrantedAgain(*record, command, c.checkpoint), expected);
       break;
-    case ClaimRowAnswer::kTakeover:
+    case ClaimVerdict::kTakeover:
       ExpectGrant(Takeover(s, *record, command), expected);
       break;
-    case ClaimRowAnswer::kReplay:
+    case ClaimVerdict::kReplay:
       expected.outcome = Replay{.response = record->response,
                                 .created_at = record->created_at,
                                 .finalized_at = record->finalized_at,
                                 .expires_at = record->expires_at};
       break;
-    case ClaimRowAnswer::kMismatch:
+    case ClaimVerdict::kMismatch:
       expected.outcome = Mismatch{.created_at = record->created_at};
       break;
-    case ClaimRowAnswer::kInProgress:
+    case ClaimVerdict::kInProgress:
       expected.outcome =
           InProgress{.lease_left = record->lease_expires_at - Now(),
                      .lease_expires_at = record->lease_expires_at,
                      .attempt = record->attempt,
                      .owner = record->owner};
       break;
-    case ClaimRowAnswer::kInDoubt:
+    case ClaimVerdict::kInDoubt:
       expected.outcome = InDoubt{.abandoned = Told(s, *record),
                                  .freed_count = record->freed_count};
       break;
-    case ClaimRowAnswer::kClaimReleased:
+    case ClaimVerdict::kClaimReleased:
       expected.error = Reason::kClaimReleased;
       break;
   }
@@ -456,15 +248,15 @@ Expected<FinalizeOutcome> ExpectedFinalize(const Situation& s,
   const FinalizeCommand command = FinalizeOf(c);
   FinalizeOutcome outcome;
   switch (row.answer) {
-    case FinalizeAnswer::kRefused:
+    case FinalizeVerdict::kRefused:
       expected.error = row.reason;
       expected.evidence = true;
       return expected;
-    case FinalizeAnswer::kAsTheFirstTime:
+    case FinalizeVerdict::kAsTheFirstTime:
       expected.after = record;
       outcome.result = RecordedAs(record->response);
       break;
-    case FinalizeAnswer::kRecorded:
+    case FinalizeVerdict::kRecorded:
       expected.after = record;
       expected.after->state = RecordState::kFinal;
       expected.after->gave_up = GaveUp::kNo;
@@ -474,7 +266,7 @@ Expected<FinalizeOutcome> ExpectedFinalize(const Situation& s,
       expected.after->response_digest = command.response_digest;
       outcome.result = RecordedAs(command.response);
       break;
-    case FinalizeAnswer::kGivenUp:
+    case FinalizeVerdict::kGivenUp:
       expected.after = record;
       expected.after->gave_up = GaveUp::kServerError;
       expected.after->gave_up_status_code = c.status_code;
@@ -499,30 +291,30 @@ Expected<ReleaseOutcome> ExpectedRelease(const Situation& s,
   Expected<ReleaseOutcome> expected{.row = row.record};
   const std::optional<Record> record = RecordIn(s);
   switch (row.answer) {
-    case ReleaseAnswer::kFreed:
+    case ReleaseVerdict::kFreed:
       expected.after = Freed(s, *record);
       expected.outcome = {.released = true, .state = VisibleState::kReleased};
       break;
-    case ReleaseAnswer::kUnknown:
-    case ReleaseAnswer::kDidNothing:
+    case ReleaseVerdict::kUnknown:
+    case ReleaseVerdict::kDidNothing:
       expected.after = record;
-      expected.after->gave_up = row.answer == ReleaseAnswer::kUnknown
+      expected.after->gave_up = row.answer == ReleaseVerdict::kUnknown
                                     ? GaveUp::kOutcomeUnknown
                                     : GaveUp::kDidNothing;
       expected.after->gave_up_at = Now();
       expected.outcome = {.released = true, .state = VisibleState::kInDoubt};
       break;
-    case ReleaseAnswer::kRepeat:
+    case ReleaseVerdict::kRepeat:
       expected.after = record;
       expected.outcome = {.released = true, .state = ExpectedLookup(s)};
       break;
-    case ReleaseAnswer::kNothing:
+    case ReleaseVerdict::kNothing:
       expected.outcome = {.released = false, .state = ExpectedLookup(s)};
       break;
-    case ReleaseAnswer::kSuperseded:
+    case ReleaseVerdict::kSuperseded:
       expected.error = Reason::kClaimSuperseded;
       break;
-    case ReleaseAnswer::kFinalized:
+    case ReleaseVerdict::kFinalized:
       expected.error = Reason::kAlreadyFinalized;
       break;
   }

@@ -112,8 +112,8 @@ std::vector<ClaimChoice> MakeClaimChoices() {
   ClaimChoice c;
   constexpr std::array kRenewals = {Renewal::kNo, Renewal::kThisGrant,
                                     Renewal::kOtherGrant};
-  constexpr std::array kPolicies = {
-      PolicyFound::kTakeOver, PolicyFound::kHold, PolicyFound::kRefused};
+  constexpr std::array kPolicies = {PolicyFound::kTakeOver, PolicyFound::kHold,
+                                    PolicyFound::kRefused};
   ForEach(c, &ClaimChoice::same_token, kBools, [&] {
     ForEach(c, &ClaimChoice::same_hash, kBools, [&] {
       ForEach(c, &ClaimChoice::renewal, kRenewals, [&] {
@@ -163,6 +163,7 @@ Uuid TokenOf(std::uint8_t byte) {
 }
 
 constexpr absl::Duration kRetention = absl::Hours(24);
+constexpr absl::Duration kLease = absl::Seconds(40);
 constexpr std::int64_t kCheckpointNumber = 5;
 
 absl::Time ExpiryTime(Expiry expiry) {
@@ -192,6 +193,11 @@ absl::Time LeaseEnd(const Situation& s) {
   }
   const bool due = s.expiry == Expiry::kNow || s.expiry == Expiry::kPast;
   return due ? ExpiryTime(s.expiry) - kRetention : Now() - absl::Seconds(5);
+}
+
+// A grant's token is the database clock at the grant.
+std::int64_t FencingTokenIn(const Situation& s) {
+  return absl::ToUnixMicros(LeaseEnd(s) - kLease);
 }
 
 std::string RequestHash(bool same) { return std::string(32, same ? 'h' : 'x'); }
@@ -261,11 +267,11 @@ std::optional<Record> RecordIn(const Situation& s) {
   record.policy = KeptPolicy(s);
   record.held = s.held;
   record.freed_count = 2;
-  record.lease = absl::Seconds(40);
+  record.lease = kLease;
   record.lease_expires_at = LeaseEnd(s);
   record.claimed_at = record.lease_expires_at - record.lease;
   record.created_at = record.claimed_at - absl::Hours(1);
-  record.fencing_token = absl::ToUnixMicros(record.claimed_at);
+  record.fencing_token = FencingTokenIn(s);
   record.version = record.fencing_token + 9;
   record.expires_at = ExpiryTime(s.expiry);
   record.owner = "own";
@@ -301,13 +307,18 @@ std::optional<Record> RecordIn(const Situation& s) {
   return record;
 }
 
-ClaimCommand ClaimOf(const ClaimChoice& c) {
+ClaimCommand ClaimOf(const Situation& s, const ClaimChoice& c) {
   ClaimCommand command;
   command.id = {"scope", "key"};
   command.request_hash = RequestHash(c.same_hash);
   command.claim_token = c.same_token ? OwnToken() : OtherToken();
   command.resolve_in_doubt = c.resolve_in_doubt;
   command.owner = "asker";
+  if (c.renewal != Renewal::kNo) {
+    const std::int64_t latest = FencingTokenIn(s);
+    command.renew_fencing_token =
+        c.renewal == Renewal::kThisGrant ? latest : latest - 1;
+  }
   switch (c.lease) {
     case LeaseAsked::kUnset:
       break;
@@ -326,15 +337,15 @@ ClaimCommand ClaimOf(const ClaimChoice& c) {
   }
   if (c.checkpoint != CheckpointSent::kNone) {
     command.checkpoint = "asker's checkpoint";
-    command.checkpoint_number = kCheckpointNumber - 2 +
-                                static_cast<std::int64_t>(c.checkpoint);
+    command.checkpoint_number =
+        kCheckpointNumber - 2 + static_cast<std::int64_t>(c.checkpoint);
   }
   if (c.policy == PolicyFound::kRefused) {
     command.policy = MakeError(Reason::kUnknownPolicy, "no such policy");
   } else {
-    command.policy = FoundPolicy(c.policy == PolicyFound::kHold
-                                     ? OnAbandoned::kHold
-                                     : OnAbandoned::kTakeOver);
+    command.policy =
+        FoundPolicy(c.policy == PolicyFound::kHold ? OnAbandoned::kHold
+                                                   : OnAbandoned::kTakeOver);
   }
   return command;
 }

@@ -96,7 +96,8 @@ Policy KeptPolicy(const Situation& situation);
 Policy FoundPolicy(OnAbandoned on_abandoned);
 
 std::optional<Record> RecordIn(const Situation& situation);
-ClaimCommand ClaimOf(const ClaimChoice& choice);
+// A renewal of "this grant" names the fencing token of `situation`.
+ClaimCommand ClaimOf(const Situation& situation, const ClaimChoice& choice);
 FinalizeCommand FinalizeOf(const FinalizeChoice& choice);
 ReleaseCommand ReleaseOf(const ReleaseChoice& choice);
 

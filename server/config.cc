@@ -1,0 +1,312 @@
+#include "server/config.h"
+
+#include <cctype>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "server/core/limits.h"
+
+namespace limits = idempotency::limits;
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
+          "Address and port for gRPC. Beyond loopback only with "
+          "--allow_plaintext: keys and responses cross the network readably.");
+ABSL_FLAG(std::string, database, "",
+          "libpq URI of PostgreSQL 14.4 or newer, such as "
+          "postgresql://user@host/name. Empty: the server makes and runs a "
+          "private cluster in --data_dir, as long as it listens on loopback.");
+ABSL_FLAG(std::string, data_dir, "",
+          "Folder of the private cluster. Empty: /var/lib/idempotency for "
+          "root, else $XDG_STATE_HOME/idempotency or "
+          "~/.local/state/idempotency.");
+ABSL_FLAG(bool, migrate, false,
+          "Apply the migrations that the database lacks, and go on. Safe when "
+          "many replicas start at once. The private cluster is always "
+          "migrated.");
+ABSL_FLAG(bool, database_pooled, false,
+          "The database is reached through a pooler in transaction mode "
+          "(PgBouncer): no session settings and no prepared statements; the "
+          "role must carry the settings, which are checked at start.");
+ABSL_FLAG(bool, database_citus, false,
+          "The tables are distributed by Citus: the reaper uses its slower "
+          "form, which Citus runs.");
+ABSL_FLAG(std::string, downstream_namespace, "",
+          "UUID under which downstream keys are derived. Empty: the one that "
+          "the first migration drew (it is in idempotency_settings, and so in "
+          "backups). Never change it while payments may be retried.");
+ABSL_FLAG(int, lanes, 1,
+          "Threads with a database connection each, 1 to 64. Fewer lanes mean "
+          "larger batches and cheaper statements; more help when the database "
+          "is far away. One more connection serves calls that met a lock.");
+ABSL_FLAG(std::int64_t, queue_items_max, limits::kQueueItemsMax,
+          "Calls that may wait for a lane; above it callers are told "
+          "OVERLOADED at once, which is better than a late answer.");
+ABSL_FLAG(std::int64_t, body_bytes_max, limits::kBodyBytesDefault,
+          "Longest response body that is kept, in bytes, up to 3 MiB. A longer "
+          "one is recorded without its body: work that was done must not be "
+          "done again because its answer was long.");
+ABSL_FLAG(absl::Duration, deadline_max,
+          absl::FromChrono(limits::kDeadlineDefault),
+          "Deadline of calls that bring none or a longer one (without "
+          "`wait`), since gRPC itself sets none.");
+ABSL_FLAG(absl::Duration, store_patience, absl::Seconds(2),
+          "How long a call is kept while the database can't be reached, "
+          "before it is told STORE_UNAVAILABLE: long enough for a restart of "
+          "a connection, short enough for the caller's next try elsewhere.");
+ABSL_FLAG(int, reaper_batch, 1000,
+          "Expired records that the reaper deletes in one statement, 1 to "
+          "100000. Smaller steps disturb callers less.");
+ABSL_FLAG(absl::Duration, reaper_pause, absl::Seconds(5),
+          "How long the reaper rests after it found less than a batch.");
+ABSL_FLAG(absl::Duration, conflict_retention, absl::Hours(90 * 24),
+          "How long refused responses (the evidence of work done twice) are "
+          "kept after they were last seen.");
+ABSL_FLAG(bool, allow_plaintext, false,
+          "Accept plaintext connections from beyond loopback. Only behind a "
+          "mesh or tunnel that encrypts and authenticates.");
+ABSL_FLAG(bool, reflection, true,
+          "Serve gRPC reflection, so that grpcurl and the like can list and "
+          "describe the services.");
+ABSL_FLAG(absl::Duration, max_connection_age, absl::ZeroDuration(),
+          "Ask clients to reconnect after so long, so that a load balancer "
+          "spreads them over new replicas. 0: never.");
+ABSL_FLAG(absl::Duration, drain_delay, absl::Seconds(1),
+          "After SIGTERM the server says it is not serving and waits so long "
+          "for load balancers to notice before it refuses calls.");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(10),
+          "After that delay, how long running calls may take to finish. Keep "
+          "the sum below the orchestrator's grace period.");
+
+namespace idempotency {
+namespace {
+
+constexpr char kPrefix[] = "IDEMPOTENCY_";
+
+// In the order of the manual.
+constexpr const char* kFlags[] = {
+    "listen",          "database",        "data_dir",
+    "migrate",         "database_pooled", "database_citus",
+    "lanes",           "queue_items_max", "body_bytes_max",
+    "deadline_max",    "store_patience",  "downstream_namespace",
+    "reaper_batch",    "reaper_pause",    "conflict_retention",
+    "allow_plaintext", "reflection",      "max_connection_age",
+    "drain_delay",     "drain_timeout"};
+
+std::string EnvironmentName(const char* flag) {
+  return absl::StrCat(kPrefix, absl::AsciiStrToUpper(flag));
+}
+
+void PrintWrapped(const std::string& text, std::size_t indent) {
+  constexpr std::size_t kColumns = 80;
+  const std::string margin(indent, ' ');
+  std::string line = margin;
+  for (const auto word : absl::StrSplit(text, ' ')) {
+    if (line.size() > indent && line.size() + 1 + word.size() > kColumns) {
+      std::cout << line << "\n";
+      line = margin;
+    }
+    if (line.size() > indent) line += ' ';
+    line.append(word.data(), word.size());
+  }
+  std::cout << line << "\n";
+}
+
+void PrintManual() {
+  std::cout
+      << "idempotency-server: asks and remembers, for a whole fleet, whether "
+         "an operation\nmay be executed or has been done.\n\n"
+         "  idempotency-server                       a private database, on "
+         "127.0.0.1:50051\n"
+         "  idempotency-server --database=URI --migrate\n\n"
+         "Every flag can also be given in the environment: --data_dir as\n"
+         "IDEMPOTENCY_DATA_DIR. A flag goes before the environment, that before"
+         " the default.\nDurations are written like 500ms, 30s, 10m, 24h; "
+         "booleans as --migrate or\n--migrate=false. SIGTERM drains and ends "
+         "with status 0.\n\n";
+  for (const char* const name : kFlags) {
+    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
+    const std::string value = flag->DefaultValue();
+    std::cout << "  --" << name
+              << "  (default: " << (value.empty() ? "empty" : value) << ")\n";
+    PrintWrapped(flag->Help(), 6);
+  }
+}
+
+absl::Status ReadEnvironment() {
+  for (const char* const name : kFlags) {
+    const std::string variable = EnvironmentName(name);
+    const char* const value = std::getenv(variable.c_str());
+    if (value == nullptr) continue;
+    std::string error;
+    if (!absl::FindCommandLineFlag(name)->ParseFrom(value, &error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(variable, ": ", error.empty() ? "bad value" : error));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string DefaultDataDir() {
+  const char* const state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && *state != '\0') {
+    return absl::StrCat(state, "/idempotency");
+  }
+  const char* const home = std::getenv("HOME");
+  const std::string home_folder = home == nullptr ? "" : home;
+  if (home_folder.empty() || home_folder == "/root") {
+    return "/var/lib/idempotency";
+  }
+  return absl::StrCat(home_folder, "/.local/state/idempotency");
+}
+
+template <typename Number>
+absl::Status CheckRange(const char* flag, Number value, Number least,
+                        Number most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, ": got ", value, ", want ", least, " to ", most));
+}
+
+absl::Status CheckDuration(const char* flag, absl::Duration value,
+                           absl::Duration least, absl::Duration most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, ": got ", absl::FormatDuration(value), ", want ",
+      absl::FormatDuration(least), " to ", absl::FormatDuration(most)));
+}
+
+absl::Status CheckFlags() {
+  const absl::Duration second = absl::Seconds(1);
+  for (const absl::Status& status : {
+           CheckRange("lanes", absl::GetFlag(FLAGS_lanes), 1, 64),
+           CheckRange<std::int64_t>("queue_items_max",
+                                    absl::GetFlag(FLAGS_queue_items_max), 1,
+                                    1'000'000),
+           CheckRange<std::int64_t>("body_bytes_max",
+                                    absl::GetFlag(FLAGS_body_bytes_max), 0,
+                                    limits::kBodyBytesMax),
+           CheckRange("reaper_batch", absl::GetFlag(FLAGS_reaper_batch), 1,
+                      100'000),
+           CheckDuration("deadline_max", absl::GetFlag(FLAGS_deadline_max),
+                         absl::Milliseconds(100), 600 * second),
+           CheckDuration("store_patience", absl::GetFlag(FLAGS_store_patience),
+                         absl::ZeroDuration(), 60 * second),
+           CheckDuration("reaper_pause", absl::GetFlag(FLAGS_reaper_pause),
+                         absl::Milliseconds(10), 3600 * second),
+           CheckDuration("conflict_retention",
+                         absl::GetFlag(FLAGS_conflict_retention), second,
+                         absl::FromChrono(limits::kDurationMax)),
+           CheckDuration("max_connection_age",
+                         absl::GetFlag(FLAGS_max_connection_age),
+                         absl::ZeroDuration(), absl::Hours(24 * 30)),
+           CheckDuration("drain_delay", absl::GetFlag(FLAGS_drain_delay),
+                         absl::ZeroDuration(), 600 * second),
+           CheckDuration("drain_timeout", absl::GetFlag(FLAGS_drain_timeout),
+                         absl::ZeroDuration(), 600 * second),
+       }) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckListen(const Config& config) {
+  if (IsLoopback(config.listen)) return absl::OkStatus();
+  if (config.embedded()) {
+    return absl::InvalidArgumentError(
+        "--listen: the private database serves one machine only; name a "
+        "PostgreSQL with --database, or listen on 127.0.0.1");
+  }
+  if (!config.allow_plaintext) {
+    return absl::InvalidArgumentError(
+        "--listen: refusing plaintext beyond loopback; listen on 127.0.0.1, or "
+        "say --allow_plaintext behind a mesh or tunnel that encrypts");
+  }
+  return absl::OkStatus();
+}
+
+Config FromFlags() {
+  Config config;
+  config.listen = absl::GetFlag(FLAGS_listen);
+  config.database = absl::GetFlag(FLAGS_database);
+  config.data_dir = absl::GetFlag(FLAGS_data_dir);
+  if (config.data_dir.empty()) config.data_dir = DefaultDataDir();
+  config.migrate = absl::GetFlag(FLAGS_migrate) || config.embedded();
+  config.database_pooled = absl::GetFlag(FLAGS_database_pooled);
+  config.database_citus = absl::GetFlag(FLAGS_database_citus);
+  config.lanes = absl::GetFlag(FLAGS_lanes);
+  config.queue_items_max = absl::GetFlag(FLAGS_queue_items_max);
+  config.body_bytes_max = absl::GetFlag(FLAGS_body_bytes_max);
+  config.deadline_max =
+      absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_deadline_max));
+  config.store_patience =
+      absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_store_patience));
+  config.reaper_batch = absl::GetFlag(FLAGS_reaper_batch);
+  config.reaper_pause = absl::GetFlag(FLAGS_reaper_pause);
+  config.conflict_retention = absl::GetFlag(FLAGS_conflict_retention);
+  config.allow_plaintext = absl::GetFlag(FLAGS_allow_plaintext);
+  config.reflection = absl::GetFlag(FLAGS_reflection);
+  config.max_connection_age =
+      absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_max_connection_age));
+  config.drain_delay =
+      absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_drain_delay));
+  config.drain_timeout =
+      absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_drain_timeout));
+  return config;
+}
+
+}  // namespace
+
+bool IsLoopback(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  const std::size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  return host == "localhost" || host == "[::1]" ||
+         (absl::StartsWith(host, "127.") &&
+          host.find_first_not_of("0123456789.") == std::string::npos);
+}
+
+absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--help" || argument == "-help" || argument == "-h") {
+      PrintManual();
+      std::exit(0);
+    }
+  }
+  const absl::Status environment = ReadEnvironment();
+  if (!environment.ok()) return environment;
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", rest[1], "' is not a flag; see --help"));
+  }
+  const absl::Status flags = CheckFlags();
+  if (!flags.ok()) return flags;
+  Config config = FromFlags();
+  const std::string name_space = absl::GetFlag(FLAGS_downstream_namespace);
+  if (!name_space.empty()) {
+    config.downstream_namespace = ParseUuid(name_space);
+    if (!config.downstream_namespace.has_value() ||
+        config.downstream_namespace->is_nil()) {
+      return absl::InvalidArgumentError(
+          "--downstream_namespace: want a UUID in the 8-4-4-4-12 form");
+    }
+  }
+  const absl::Status listen = CheckListen(config);
+  if (!listen.ok()) return listen;
+  return config;
+}
+
+}  // namespace idempotency

@@ -1,0 +1,61 @@
+#include "server/database_watch.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace idempotency {
+namespace {
+
+// A changed policy must reach every replica within 5 s.
+constexpr absl::Duration kRest = absl::Seconds(2);
+constexpr absl::Duration kRestWhileAway = absl::Milliseconds(500);
+
+}  // namespace
+
+DatabaseWatch::DatabaseWatch(Parts parts)
+    : parts_(std::move(parts)), migrated_(parts_.migrate == nullptr) {}
+
+absl::Duration DatabaseWatch::Look() {
+  const absl::Status status = LookOnce();
+  parts_.serving(status.ok());
+  if (status.ok()) {
+    if (!served_) {
+      parts_.log.Write(Severity::kInfo, "serving: the database answers", {});
+    }
+    served_ = true;
+    last_error_.clear();
+    return kRest;
+  }
+  // The same error twice is no news.
+  const std::string error = status.ToString();
+  if (error != last_error_) {
+    parts_.log.Write(Severity::kError,
+                     "not serving: the database can't be used",
+                     ErrorField(status));
+  }
+  last_error_ = error;
+  served_ = false;
+  // The database that comes back may be another one.
+  schema_checked_ = false;
+  return kRestWhileAway;
+}
+
+absl::Status DatabaseWatch::LookOnce() {
+  if (!migrated_) {
+    const absl::Status status = parts_.migrate();
+    if (!status.ok()) return status;
+    migrated_ = true;
+  }
+  if (!schema_checked_) {
+    const absl::Status status = parts_.check_schema();
+    if (!status.ok()) return status;
+    schema_checked_ = true;
+  }
+  absl::StatusOr<FleetRules> rules = parts_.store->ReadRules();
+  if (!rules.ok()) return rules.status();
+  parts_.rules.Set(*std::move(rules));
+  return absl::OkStatus();
+}
+
+}  // namespace idempotency

@@ -1,0 +1,52 @@
+// Keeps an eye on the database: brings its schema up if asked to, checks that
+// the server understands it, and reads the fleet's rules again and again, so
+// that a change reaches every replica within seconds.
+#ifndef IDEMPOTENCY_SERVER_DATABASE_WATCH_H_
+#define IDEMPOTENCY_SERVER_DATABASE_WATCH_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/core/log.h"
+#include "server/core/policies.h"
+#include "server/core/store.h"
+
+namespace idempotency {
+
+// A step function. Not thread-safe.
+class DatabaseWatch {
+ public:
+  struct Parts {
+    // Applies the migrations; null when the server is not to. Called until it
+    // succeeds once.
+    std::function<absl::Status()> migrate;
+    // OK when the server may use the schema.
+    std::function<absl::Status()> check_schema;
+    std::unique_ptr<Store> store;  // of its own
+    FleetRulesCache& rules;
+    Log& log;
+    // Told after each step whether calls can be served.
+    std::function<void(bool)> serving;
+  };
+
+  explicit DatabaseWatch(Parts parts);
+
+  // Looks once. Returns how long to rest before the next look.
+  absl::Duration Look();
+
+ private:
+  absl::Status LookOnce();
+
+  Parts parts_;
+  bool migrated_;
+  bool schema_checked_ = false;
+  std::string last_error_;
+  bool served_ = false;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_DATABASE_WATCH_H_

@@ -1,0 +1,121 @@
+#include "server/rpc/server.h"
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "server/core/limits.h"
+#include "server/rpc/health.h"
+#include "server/rpc/reflection.h"
+#include "server/rpc/service.h"
+
+namespace idempotency {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Clients may ping every 30 s, a little early at times, also without calls.
+constexpr milliseconds kClientPingMin = seconds(25);
+// A connection whose other end has vanished is noticed after both.
+constexpr milliseconds kKeepalive = seconds(60);
+constexpr milliseconds kKeepaliveTimeout = seconds(20);
+// More wait at the client. A hot key's whole crowd fits on one connection.
+constexpr int kStreamsPerConnectionMax = 16 * 1024;
+// Calls on a connection that has come of age end by then.
+constexpr milliseconds kConnectionAgeGrace =
+    limits::kDeadlineDefault + limits::kWaitMax;
+
+void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  const auto set = [&builder](const char* name, milliseconds value) {
+    builder.AddChannelArgument(name, static_cast<int>(value.count()));
+  };
+  builder.SetMaxReceiveMessageSize(static_cast<int>(limits::kMessageBytesMax));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             kStreamsPerConnectionMax);
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kClientPingMin);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepalive);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeout);
+  if (options.connection_age_max > milliseconds(0)) {
+    set(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.connection_age_max);
+    set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGrace);
+  }
+  // A second server on the same port must fail and not share it unnoticed.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Nobody can ask for its counts, and keeping them costs every call.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
+}
+
+std::set<std::string> OwnServices() {
+  return {v1::IdempotencyService::service_full_name()};
+}
+
+std::set<std::string> ListedServices() {
+  std::set<std::string> services = OwnServices();
+  services.insert(grpc::health::v1::Health::service_full_name());
+  return services;
+}
+
+}  // namespace
+
+struct RpcServer::Impl {
+  Impl(const ServiceOptions& options, const ServiceParts& parts)
+      : service(options, parts),
+        health(OwnServices()),
+        reflection(ListedServices()) {}
+
+  Service service;
+  Health health;
+  Reflection reflection;
+  std::atomic<bool> shut_down{false};
+  int port = 0;
+  // Last, so that it ends before what it calls.
+  std::unique_ptr<grpc::Server> server;
+};
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
+    const ServerOptions& options, const ServiceOptions& service_options,
+    const ServiceParts& parts) {
+  auto impl = std::make_unique<Impl>(service_options, parts);
+  grpc::ServerBuilder builder;
+  SetLimits(options, builder);
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(),
+                           &impl->port);
+  builder.RegisterService(&impl->service);
+  builder.RegisterService(&impl->health);
+  if (options.reflection) {
+    builder.RegisterService(&impl->reflection.v1());
+    builder.RegisterService(&impl->reflection.v1alpha());
+  }
+  impl->server = builder.BuildAndStart();
+  if (impl->server == nullptr || impl->port == 0) {
+    return absl::UnavailableError("can't listen on " + options.listen +
+                                  ": the address is in use or not this "
+                                  "machine's");
+  }
+  return std::unique_ptr<RpcServer>(new RpcServer(std::move(impl)));
+}
+
+RpcServer::RpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+RpcServer::~RpcServer() { Shutdown(milliseconds(0)); }
+
+int RpcServer::port() const { return impl_->port; }
+
+void RpcServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
+
+void RpcServer::StopServing() { impl_->health.Shutdown(); }
+
+void RpcServer::Shutdown(milliseconds grace) {
+  if (impl_->shut_down.exchange(true)) return;
+  impl_->health.Shutdown();
+  impl_->health.EndWatches();
+  impl_->reflection.EndStreams();
+  impl_->server->Shutdown(std::chrono::system_clock::now() + grace);
+}
+
+}  // namespace idempotency

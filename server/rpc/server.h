@@ -1,0 +1,52 @@
+// The gRPC server with all its services, without gRPC in sight.
+#ifndef IDEMPOTENCY_SERVER_RPC_SERVER_H_
+#define IDEMPOTENCY_SERVER_RPC_SERVER_H_
+
+#include <chrono>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/rpc/options.h"
+
+namespace idempotency {
+
+// Thread-safe. It has threads of gRPC's own from Start() to its destruction.
+class RpcServer {
+ public:
+  // Listens and takes calls at once; its health says "not serving" until
+  // SetServing(true). An address that can't be listened on, because another
+  // process does for one, is an error.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
+      const ServerOptions& options, const ServiceOptions& service_options,
+      const ServiceParts& parts);
+
+  // As Shutdown() without grace.
+  ~RpcServer();
+  RpcServer(const RpcServer&) = delete;
+  RpcServer& operator=(const RpcServer&) = delete;
+
+  // The TCP port it listens on; of a unix socket, a positive number without
+  // meaning.
+  int port() const;
+
+  // What health says, until StopServing().
+  void SetServing(bool serving);
+  // Health says "not serving" for good; calls are still taken.
+  void StopServing();
+
+  // Takes no more calls, lets those in hand end within `grace`, then cancels
+  // them, and returns when each has been answered: the engine's lanes must
+  // still be driven. Health watches and reflection end at once. Only the
+  // first call of it does anything.
+  void Shutdown(std::chrono::milliseconds grace);
+
+ private:
+  struct Impl;
+  explicit RpcServer(std::unique_ptr<Impl> impl);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_RPC_SERVER_H_

@@ -1,0 +1,99 @@
+#include "server/rpc/status.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "server/core/errors.h"
+#include "server/rpc/random.h"
+
+namespace idempotency {
+namespace {
+
+constexpr std::int64_t kMillisPerSecond = 1000;
+constexpr std::int32_t kNanosPerMilli = 1'000'000;
+
+bool IsCallerGone(const absl::Status& error) {
+  return error.code() == absl::StatusCode::kCancelled && !HasReason(error);
+}
+
+std::string MessageOf(const absl::Status& error, Reason reason) {
+  if (HasReason(error)) return std::string(error.message());
+  switch (reason) {
+    case Reason::kDeadlineExceeded:
+      return "the deadline has passed";
+    case Reason::kStoreUnavailable:
+      return "the store can't be used just now";
+    default:
+      return "internal error";
+  }
+}
+
+void AddErrorInfo(Reason reason, google::rpc::Status& details) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(std::string(ReasonName(reason)));
+  info.set_domain(kErrorDomain);
+  details.add_details()->PackFrom(info);
+}
+
+// The message of InvalidField() is the field, a colon and the problem.
+void AddBadRequest(const std::string& field, const std::string& message,
+                   google::rpc::Status& details) {
+  google::rpc::BadRequest bad_request;
+  auto& violation = *bad_request.add_field_violations();
+  violation.set_field(field);
+  const std::string prefix = field + ": ";
+  violation.set_description(message.compare(0, prefix.size(), prefix) == 0
+                                ? message.substr(prefix.size())
+                                : message);
+  details.add_details()->PackFrom(bad_request);
+}
+
+void AddRetryInfo(std::chrono::milliseconds delay,
+                  google::rpc::Status& details) {
+  google::rpc::RetryInfo info;
+  info.mutable_retry_delay()->set_seconds(delay.count() / kMillisPerSecond);
+  info.mutable_retry_delay()->set_nanos(
+      static_cast<std::int32_t>(delay.count() % kMillisPerSecond) *
+      kNanosPerMilli);
+  details.add_details()->PackFrom(info);
+}
+
+std::chrono::milliseconds RetryDelay(Reason reason, double random) {
+  const std::chrono::milliseconds base =
+      reason == Reason::kDraining ? kDrainingRetryDelay : kRetryDelay;
+  return std::chrono::milliseconds(static_cast<std::int64_t>(
+      Jittered(static_cast<double>(base.count()), kRetryDelaySpread, random)));
+}
+
+}  // namespace
+
+bool IsFault(const absl::Status& error) {
+  if (IsCallerGone(error)) return false;
+  const Reason reason = ReasonOf(error);
+  return reason == Reason::kInternal || reason == Reason::kRecordCorrupt;
+}
+
+ErrorReply ToErrorReply(const absl::Status& error, double random) {
+  if (IsCallerGone(error)) return {.status = grpc::Status::CANCELLED};
+  const Reason reason = ReasonOf(error);
+  const auto code = static_cast<grpc::StatusCode>(CodeOf(reason));
+  const std::string message = MessageOf(error, reason);
+  ErrorReply reply;
+  google::rpc::Status details;
+  details.set_code(code);
+  details.set_message(message);
+  AddErrorInfo(reason, details);
+  const std::string field = FieldOf(error);
+  if (!field.empty()) AddBadRequest(field, message, details);
+  if (code == grpc::StatusCode::UNAVAILABLE) {
+    reply.pushback = RetryDelay(reason, random);
+    AddRetryInfo(*reply.pushback, details);
+  }
+  reply.status = grpc::Status(code, message, details.SerializeAsString());
+  return reply;
+}
+
+}  // namespace idempotency

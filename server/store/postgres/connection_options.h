@@ -1,0 +1,30 @@
+// How the store reaches its database.
+#ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_OPTIONS_H_
+#define IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_OPTIONS_H_
+
+#include <chrono>
+#include <string>
+
+namespace idempotency {
+
+// A plain value.
+struct ConnectionOptions {
+  // A libpq URI or connection string. It may hold a password: it appears in no
+  // error and no log.
+  std::string uri{};
+  // The address is a PgBouncer in transaction mode: no start-up options and no
+  // named statements are used, and the settings must come from ALTER ROLE.
+  bool pooled = false;
+  // The records are distributed by Citus: the sweeper uses statements that
+  // Citus runs, which are slower.
+  bool citus = false;
+  std::string application_name = "idempotency-server";
+  std::chrono::seconds connect_timeout{3};
+  // A lock that is not had by then gives the statement up without effect.
+  std::chrono::milliseconds lock_timeout{200};
+  std::chrono::milliseconds statement_timeout{5000};
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_OPTIONS_H_
