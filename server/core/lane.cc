@@ -408,6 +408,7 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
       NoteStoreFailure(status);
       return Verdict::kLater;
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kFailedPrecondition:
       Count(metrics_.store_unavailable);
       NoteStoreFailure(status);
       return Verdict::kLater;

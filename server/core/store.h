@@ -37,6 +37,8 @@ struct ClaimAnswer {
 //   - an outcome;
 //   - an error made by errors.h: the decision, final like an outcome;
 //   - kUnavailable: nothing was changed, the store can't be used just now;
+//     kFailedPrecondition likewise, until somebody mends it as the message
+//     says;
 //   - kUnknown: the change may or may not have been made. Sending the same
 //     item again settles it: every call is idempotent by its claim token;
 //   - kAborted: nothing was changed because of another's lock or a change

@@ -3,12 +3,13 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_HEALTH_H_
 #define IDEMPOTENCY_SERVER_RPC_HEALTH_H_
 
+#include <grpcpp/support/server_callback.h>
+
 #include <cstddef>
 #include <set>
 #include <string>
 
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "grpcpp/support/server_callback.h"
 #include "server/core/mutex.h"
 #include "server/rpc/stream_set.h"
 

@@ -1,15 +1,13 @@
 #include "server/rpc/reflection.h"
 
 #include <google/protobuf/descriptor.pb.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "grpcpp/impl/rpc_service_method.h"
-#include "grpcpp/server_context.h"
-#include "grpcpp/support/status.h"
 
 namespace idempotency {
 namespace {

@@ -4,15 +4,14 @@
 #define IDEMPOTENCY_SERVER_RPC_REFLECTION_H_
 
 #include <google/protobuf/descriptor.h>
+#include <grpcpp/support/server_callback.h>
 
 #include <cstddef>
 #include <set>
 #include <string>
 #include <string_view>
 
-#include "grpc/reflection/v1/reflection.pb.h"
-#include "grpcpp/impl/service_type.h"
-#include "grpcpp/support/server_callback.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "server/rpc/stream_set.h"
 
 namespace idempotency {

@@ -1,12 +1,13 @@
 #include "server/rpc/server.h"
 
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
 #include <atomic>
 #include <string>
 #include <utility>
 
-#include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server.h"
-#include "grpcpp/server_builder.h"
 #include "server/core/limits.h"
 #include "server/rpc/health.h"
 #include "server/rpc/reflection.h"

@@ -4,11 +4,12 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_SERVICE_H_
 #define IDEMPOTENCY_SERVER_RPC_SERVICE_H_
 
+#include <grpcpp/support/server_callback.h>
+
 #include <chrono>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "grpcpp/support/server_callback.h"
 #include "idempotency/v1/idempotency.grpc.pb.h"
 #include "server/core/call.h"
 #include "server/core/clock.h"

@@ -2,11 +2,12 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_STATUS_H_
 #define IDEMPOTENCY_SERVER_RPC_STATUS_H_
 
+#include <grpcpp/support/status.h>
+
 #include <chrono>
 #include <optional>
 
 #include "absl/status/status.h"
-#include "grpcpp/support/status.h"
 
 namespace idempotency {
 

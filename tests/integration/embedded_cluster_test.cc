@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -55,6 +57,23 @@ class EmbeddedClusterTest : public ::testing::Test {
     folder_ = *std::move(folder);
   }
 
+  // Gives the test a cluster that was made once for all of them.
+  void UseMadeCluster() {
+    static const std::unique_ptr<TempFolder> made = [] {
+      auto folder = TempFolder::Make();
+      EXPECT_TRUE(folder.ok()) << folder.status();
+      EmbeddedCluster::Options options;
+      options.data_dir = (*folder)->path() + "/data";
+      options.initdb_arguments = {"--no-sync"};
+      const auto cluster = EmbeddedCluster::Start(std::move(options));
+      EXPECT_TRUE(cluster.ok()) << cluster.status();
+      return *std::move(folder);
+    }();
+    const std::string copy =
+        absl::StrCat("cp -a '", made->path(), "/data' '", DataDir(), "'");
+    ASSERT_EQ(std::system(copy.c_str()), 0);
+  }
+
   std::string DataDir() const { return folder_->path() + "/data"; }
 
   EmbeddedCluster::Options Options() {
@@ -83,7 +102,6 @@ class EmbeddedClusterTest : public ::testing::Test {
     if (helper == 0) {
       setpgid(0, 0);
       signal(SIGINT, SIG_IGN);
-      // So that the watchdog of the folder sees only the test's end.
       close(ready[0]);
       auto cluster = EmbeddedCluster::Start(Options());
       const char answer = cluster.ok() ? 'y' : 'n';
@@ -128,6 +146,7 @@ TEST_F(EmbeddedClusterTest, NewFolderBecomesADurableClusterOnASocketOnly) {
 }
 
 TEST_F(EmbeddedClusterTest, PostgresNeverRunsAsRoot) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   const uid_t owner = OwnerOfProcess(cluster->postmaster_pid());
@@ -139,6 +158,7 @@ TEST_F(EmbeddedClusterTest, PostgresNeverRunsAsRoot) {
 }
 
 TEST_F(EmbeddedClusterTest, DataOutlivesAStop) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   ASSERT_TRUE(TempPostgres::RunAt(cluster->uri(),
@@ -156,6 +176,7 @@ TEST_F(EmbeddedClusterTest, DataOutlivesAStop) {
 }
 
 TEST_F(EmbeddedClusterTest, SecondStartOnARunningFolderIsRefused) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   const auto second = EmbeddedCluster::Start(Options());
@@ -170,6 +191,7 @@ TEST_F(EmbeddedClusterTest, SecondStartOnARunningFolderIsRefused) {
 }
 
 TEST_F(EmbeddedClusterTest, PostmasterOfAKilledOwnerIsAdoptedAndStopped) {
+  UseMadeCluster();
   const pid_t helper = StartInHelper();
   ASSERT_GT(helper, 0);
   EXPECT_FALSE(EmbeddedCluster::Start(Options()).ok());
@@ -186,6 +208,7 @@ TEST_F(EmbeddedClusterTest, PostmasterOfAKilledOwnerIsAdoptedAndStopped) {
 }
 
 TEST_F(EmbeddedClusterTest, StalePostmasterFileDoesNotHinderTheStart) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   ASSERT_EQ(kill(cluster->postmaster_pid(), SIGKILL), 0);
@@ -198,6 +221,7 @@ TEST_F(EmbeddedClusterTest, StalePostmasterFileDoesNotHinderTheStart) {
 }
 
 TEST_F(EmbeddedClusterTest, SigintToOurProcessGroupLeavesTheDatabaseAlone) {
+  UseMadeCluster();
   const pid_t helper = StartInHelper();
   ASSERT_GT(helper, 0);
   const std::string pid_file = ReadFile(DataDir() + "/cluster/postmaster.pid");
@@ -215,6 +239,7 @@ TEST_F(EmbeddedClusterTest, SigintToOurProcessGroupLeavesTheDatabaseAlone) {
 }
 
 TEST_F(EmbeddedClusterTest, BlockedSignalsOfTheStarterDoNotReachPostgres) {
+  UseMadeCluster();
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -230,6 +255,7 @@ TEST_F(EmbeddedClusterTest, BlockedSignalsOfTheStarterDoNotReachPostgres) {
 }
 
 TEST_F(EmbeddedClusterTest, OtherMajorVersionIsRefusedWithTheRemedy) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   const int major = cluster->major_version();
@@ -326,6 +352,7 @@ TEST_F(EmbeddedClusterTest, FolderNameMayHoldBlanksQuotesAndCommas) {
 }
 
 TEST_F(EmbeddedClusterTest, ServerThatCannotStartTellsWhatItsLogSays) {
+  UseMadeCluster();
   EmbeddedCluster::Options options = Options();
   options.settings = {{"shared_buffers", "no number"}};
   const auto refused = EmbeddedCluster::Start(std::move(options));
@@ -337,6 +364,7 @@ TEST_F(EmbeddedClusterTest, ServerThatCannotStartTellsWhatItsLogSays) {
 }
 
 TEST_F(EmbeddedClusterTest, LogHoldsNoValueOfAFailedStatement) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   const std::string uri = cluster->uri();
@@ -361,6 +389,7 @@ TEST_F(EmbeddedClusterTest, LogHoldsNoValueOfAFailedStatement) {
 }
 
 TEST_F(EmbeddedClusterTest, OpenSessionsDoNotDelayTheStop) {
+  UseMadeCluster();
   std::unique_ptr<EmbeddedCluster> cluster = StartOrFail();
   ASSERT_NE(cluster, nullptr);
   const auto begin = std::chrono::steady_clock::now();
@@ -381,6 +410,7 @@ TEST_F(EmbeddedClusterTest, OpenSessionsDoNotDelayTheStop) {
 }
 
 TEST_F(EmbeddedClusterTest, StoppedPostmasterIsStoppedByForceInTime) {
+  UseMadeCluster();
   EmbeddedCluster::Options options = Options();
   options.stop_timeout = std::chrono::milliseconds(100);
   auto cluster = EmbeddedCluster::Start(std::move(options));

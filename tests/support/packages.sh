@@ -7,13 +7,13 @@ IDEMPOTENCY_RUN_PACKAGES=(
   g++ cmake ninja-build ccache pkg-config
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
   libprotobuf-dev libabsl-dev libpqxx-dev libpq-dev libssl-dev
-  libspdlog-dev nlohmann-json3-dev
+  libspdlog-dev nlohmann-json3-dev libjemalloc-dev
   postgresql util-linux
 )
 
 # What the tests need besides.
 IDEMPOTENCY_TEST_PACKAGES=(
-  libgtest-dev libgmock-dev libnghttp2-dev libjemalloc-dev python3 git procps
+  libgtest-dev libgmock-dev libnghttp2-dev python3 git procps
 )
 
 # What the plots of the benchmark need besides.

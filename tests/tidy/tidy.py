@@ -51,11 +51,12 @@ ARROWS = [
     ("client/", r'"(server/|tests/)', "the client includes no server or test"),
     ("client/", POSTGRES, "only server/store/postgres uses libpqxx"),
 ]
-# (what, prefixes that may include it, why); below server/ only.
+# (what, the files that may include it, why); below server/ only. The files
+# that lie in server/ itself are app.
 USERS = [
-    (POSTGRES, ("server/store/postgres/",),
+    (POSTGRES, r"server/store/postgres/",
      "only server/store/postgres uses libpqxx"),
-    (GRPC, ("server/rpc/", "server/app.", "server/app/", "server/app_"),
+    (GRPC, r"server/(rpc/|[^/]+$)",
      "only server/rpc, and app that builds the server, use gRPC"),
 ]
 
@@ -121,7 +122,7 @@ def broken_arrows(name, included):
             yield why
     if name.startswith("server/"):
         for what, users, why in USERS:
-            if re.search(what, included) and not name.startswith(users):
+            if re.search(what, included) and not re.match(users, name):
                 yield why
 
 

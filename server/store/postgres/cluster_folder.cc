@@ -250,7 +250,9 @@ absl::Status ClusterFolder::AdoptFinishedCluster() const {
 
 absl::StatusOr<std::string> ClusterFolder::MakeSocketFolder() const {
   std::string folder = absl::StrCat(path_, "/", kSocket);
-  if (folder.size() + sizeof(kLongestSocketName) - 1 <= kSocketPathMax) {
+  // libpq takes a comma for the end of a host's name.
+  if (folder.size() + sizeof(kLongestSocketName) - 1 <= kSocketPathMax &&
+      folder.find(',') == std::string::npos) {
     if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
       return SystemError(absl::StrCat("cannot make ", folder), errno);
     }

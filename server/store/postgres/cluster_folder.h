@@ -53,7 +53,8 @@ class ClusterFolder {
   absl::Status AdoptFinishedCluster() const;
 
   // A folder for the unix socket, entered by PostgreSQL's user and root only.
-  // It lies in /tmp when a socket in this folder would have too long a path.
+  // It lies in /tmp when a socket in this folder would have too long a path or
+  // one with a comma, which libpq cannot name.
   absl::StatusOr<std::string> MakeSocketFolder() const;
 
   // Moves a log that has grown past 10 MiB aside, over the one before it.

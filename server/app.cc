@@ -1,0 +1,201 @@
+#include "server/app.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/core/store.h"
+#include "server/rpc/options.h"
+#include "server/store/postgres/factory.h"
+#include "server/store/postgres/migrator.h"
+
+namespace idempotency {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Lanes are looked at so often while they finish what they have.
+constexpr milliseconds kDrainPoll{5};
+
+LogFields ReportFields(const SweepReport& report) {
+  LogFields fields = {{"deleted", absl::StrCat(report.deleted)},
+                      {"parked", absl::StrCat(report.parked)}};
+  for (const auto& [policy, count] : report.unfinished) {
+    fields.emplace_back(absl::StrCat("unfinished.", policy),
+                        absl::StrCat(count));
+  }
+  return fields;
+}
+
+}  // namespace
+
+App::App(Config config, Log& log) : config_(std::move(config)), log_(log) {}
+
+App::~App() { Finish(milliseconds{0}, milliseconds{0}); }
+
+absl::StatusOr<std::unique_ptr<App>> App::Start(Config config, Log& log) {
+  std::unique_ptr<App> app(new App(std::move(config), log));
+  absl::Status status = app->StartDatabase();
+  if (!status.ok()) return status;
+  app->MakeEngine();
+  status = app->StartServer();
+  if (!status.ok()) return status;
+  app->StartThreads();
+  return app;
+}
+
+absl::Status App::StartDatabase() {
+  connection_.pooled = config_.database_pooled;
+  connection_.citus = config_.database_citus;
+  if (!config_.embedded()) {
+    connection_.uri = config_.database;
+    log_.Write(Severity::kInfo, "using the database that was given",
+               {{"database", DescribeDatabase(connection_)}});
+    return absl::OkStatus();
+  }
+  const auto progress = [this](const std::string& what) {
+    log_.Write(Severity::kInfo, what, {});
+  };
+  absl::StatusOr<std::unique_ptr<EmbeddedCluster>> cluster =
+      EmbeddedCluster::Start(
+          {.data_dir = config_.data_dir, .progress = progress});
+  if (!cluster.ok()) return cluster.status();
+  cluster_ = *std::move(cluster);
+  connection_.uri = cluster_->uri();
+  log_.Write(Severity::kInfo, "using a private database",
+             {{"database", DescribeDatabase(connection_)},
+              {"folder", config_.data_dir},
+              {"adopted", cluster_->adopted() ? "yes" : "no"}});
+  return absl::OkStatus();
+}
+
+void App::MakeEngine() {
+  std::vector<std::unique_ptr<Store>> stores;
+  for (int i = 0; i < config_.lanes; ++i) {
+    stores.push_back(MakePostgresStore(connection_, clock_, metrics_));
+  }
+  engine_ = std::make_unique<Engine>(
+      LaneOptions{.queue_items_max = config_.queue_items_max,
+                  .store_patience = config_.store_patience},
+      clock_, rules_, metrics_, log_, std::move(stores),
+      MakePostgresStore(connection_, clock_, metrics_));
+}
+
+absl::Status App::StartServer() {
+  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(
+      {.listen = config_.listen,
+       .connection_age_max = config_.max_connection_age,
+       .reflection = config_.reflection},
+      {.body_bytes_max = config_.body_bytes_max,
+       .deadline_max = config_.deadline_max,
+       .downstream_namespace = config_.downstream_namespace},
+      {.engine = *engine_, .rules = rules_, .clock = clock_, .log = log_});
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  log_.Write(
+      Severity::kInfo, "listening",
+      {{"address", config_.listen}, {"port", absl::StrCat(server_->port())}});
+  return absl::OkStatus();
+}
+
+void App::StartThreads() {
+  for (Lane* const lane : engine_->lanes()) {
+    lane_threads_.emplace_back([lane] {
+      while (lane->WaitForWork()) lane->RunBatch();
+      // Answers what is left.
+      lane->RunBatch();
+    });
+  }
+  reaper_ = MakeReaper();
+  watch_ = MakeDatabaseWatch();
+  other_threads_.emplace_back(
+      [this] { Repeat([this] { return watch_->Look(); }); });
+  other_threads_.emplace_back([this] {
+    // Before the database is known to be usable there is nothing to sweep.
+    Repeat([this] {
+      return rules_.Get() == nullptr ? absl::Milliseconds(100)
+                                     : reaper_->SweepOnce();
+    });
+  });
+}
+
+std::unique_ptr<Reaper> App::MakeReaper() {
+  const auto log_report = [this](const absl::StatusOr<SweepReport>& report) {
+    if (report.ok()) {
+      log_.Write(Severity::kInfo, "the reaper swept", ReportFields(*report));
+    } else {
+      log_.Write(Severity::kWarning, "the reaper failed; it tries again",
+                 ErrorField(report.status()));
+    }
+  };
+  return std::make_unique<Reaper>(
+      ReaperOptions{.batch = config_.reaper_batch,
+                    .conflict_retention = config_.conflict_retention,
+                    .pause = config_.reaper_pause},
+      MakePostgresSweeper(connection_), metrics_, log_report);
+}
+
+std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
+  std::function<absl::Status()> migrate;
+  if (config_.migrate) {
+    migrate = [this] { return Migrate(connection_); };
+  }
+  return std::make_unique<DatabaseWatch>(DatabaseWatch::Parts{
+      .migrate = std::move(migrate),
+      .check_schema = [this] { return CheckSchema(connection_); },
+      .store = MakePostgresStore(connection_, clock_, metrics_),
+      .rules = rules_,
+      .log = log_,
+      .serving = [this](bool serving) { server_->SetServing(serving); }});
+}
+
+void App::Repeat(const std::function<absl::Duration()>& step)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    const SteadyTime next = clock_.Now() + absl::ToChronoNanoseconds(step());
+    lock.lock();
+    stopping_changed_.wait_until(lock, next, [this] { return stopping_; });
+  }
+}
+
+void App::Drain() {
+  log_.Write(Severity::kInfo, "draining: not serving any more", {});
+  Finish(config_.drain_delay, config_.drain_timeout);
+  log_.Write(Severity::kInfo, "drained", {});
+}
+
+void App::Finish(milliseconds delay, milliseconds grace) {
+  if (server_ != nullptr) {
+    server_->StopServing();
+    std::this_thread::sleep_for(delay);
+    engine_->StopAccepting();
+    const SteadyTime end = clock_.Now() + grace;
+    server_->Shutdown(grace);
+    // Calls that were cancelled by then are still in their lanes.
+    while (!engine_->idle() && clock_.Now() < end) {
+      std::this_thread::sleep_for(kDrainPoll);
+    }
+  }
+  if (engine_ != nullptr) engine_->Stop();
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  stopping_changed_.notify_all();
+  lane_threads_.clear();
+  other_threads_.clear();
+  if (cluster_ != nullptr) {
+    const absl::Status stopped = cluster_->Stop();
+    if (!stopped.ok()) {
+      log_.Write(Severity::kWarning, "the private database did not stop well",
+                 ErrorField(stopped));
+    }
+  }
+}
+
+}  // namespace idempotency

@@ -1,0 +1,89 @@
+// The whole server: builds and owns every part, starts the threads, and takes
+// everything down again.
+#ifndef IDEMPOTENCY_SERVER_APP_H_
+#define IDEMPOTENCY_SERVER_APP_H_
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/config.h"
+#include "server/core/clock.h"
+#include "server/core/engine.h"
+#include "server/core/log.h"
+#include "server/core/metrics.h"
+#include "server/core/mutex.h"
+#include "server/core/policies.h"
+#include "server/core/reaper.h"
+#include "server/database_watch.h"
+#include "server/rpc/server.h"
+#include "server/store/postgres/connection_options.h"
+#include "server/store/postgres/embedded_cluster.h"
+
+namespace idempotency {
+
+// Not thread-safe; Start() and Drain() block.
+class App {
+ public:
+  // Starts everything: the private database if there is to be one, the lanes,
+  // and the gRPC server, which is not serving until the database answers.
+  // `log` must outlive the app.
+  static absl::StatusOr<std::unique_ptr<App>> Start(Config config, Log& log);
+
+  // Ends the app without draining: as Drain() without delay or grace.
+  ~App();
+  App(const App&) = delete;
+  App& operator=(const App&) = delete;
+
+  // The port that the gRPC server listens on.
+  int port() const { return server_->port(); }
+
+  // Says "not serving", waits for load balancers to notice, finishes what
+  // runs, and stops. Takes at most the drain delay, the drain timeout and the
+  // end of the statements under way; with a private database also its stop.
+  void Drain();
+
+ private:
+  App(Config config, Log& log);
+
+  absl::Status StartDatabase();
+  void MakeEngine();
+  absl::Status StartServer();
+  void StartThreads();
+  std::unique_ptr<Reaper> MakeReaper();
+  std::unique_ptr<DatabaseWatch> MakeDatabaseWatch();
+  // Calls `step` again and again, resting as long as it says, until the app
+  // stops.
+  void Repeat(const std::function<absl::Duration()>& step);
+  void Finish(std::chrono::milliseconds delay, std::chrono::milliseconds grace);
+
+  // Constant after Start().
+  const Config config_;
+  Log& log_;
+  const SystemClock clock_;
+  ConnectionOptions connection_;
+
+  FleetRulesCache rules_;
+  Metrics metrics_;
+  std::unique_ptr<EmbeddedCluster> cluster_;
+  std::unique_ptr<Engine> engine_;        // uses all of the above
+  std::unique_ptr<RpcServer> server_;     // uses the engine
+  std::unique_ptr<Reaper> reaper_;        // uses the database
+  std::unique_ptr<DatabaseWatch> watch_;  // uses the server and the rules
+
+  Mutex mutex_;
+  ConditionVariable stopping_changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Last, so that they end before anything they use goes away.
+  std::vector<std::jthread> lane_threads_;
+  std::vector<std::jthread> other_threads_;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_APP_H_

@@ -1,0 +1,67 @@
+#include <signal.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "absl/synchronization/mutex.h"
+#include "server/app.h"
+#include "server/config.h"
+#include "server/json_log.h"
+
+// Read by jemalloc, when it is linked. Few arenas: the lanes free what gRPC's
+// threads allocated, and more arenas only hold more memory for it.
+extern "C" {
+extern const char* malloc_conf;
+const char* malloc_conf = "narenas:2,dirty_decay_ms:1000";
+}
+
+namespace {
+
+// Blocks the signals that end the server in all threads, so that main() can
+// wait for them.
+sigset_t BlockEndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // A peer that is gone is an error of its connection, not of the process.
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+// A second signal ends the process at once.
+void UnblockEndSignals(const sigset_t& signals) {
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // The distribution's Abseil checks every lock of gRPC for deadlocks, at a
+  // fifth of the server's time.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  const sigset_t signals = BlockEndSignals();
+
+  absl::StatusOr<idempotency::Config> config =
+      idempotency::ReadConfig(argc, argv);
+  if (!config.ok()) {
+    std::cerr << "idempotency-server: " << config.status().message() << "\n";
+    return 2;
+  }
+  idempotency::JsonLog log;
+  idempotency::RouteGrpcLog(log);
+  absl::StatusOr<std::unique_ptr<idempotency::App>> app =
+      idempotency::App::Start(*std::move(config), log);
+  if (!app.ok()) {
+    log.Write(idempotency::Severity::kError, "the server could not start",
+              idempotency::ErrorField(app.status()));
+    return EXIT_FAILURE;
+  }
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  UnblockEndSignals(signals);
+  (*app)->Drain();
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,198 @@
+#include "server/store/postgres/connection.h"
+
+#include <exception>
+#include <utility>
+
+#include "server/store/postgres/conninfo.h"
+
+namespace idempotency {
+namespace {
+
+constexpr std::chrono::seconds kPlanAgeMax{60};
+constexpr std::int64_t kReplanFactor = 10;
+
+// Up to 14.3, CREATE INDEX CONCURRENTLY may leave rows out of a unique index.
+constexpr int kOldestServer = 140004;
+
+std::string AlterRole(const std::string& role, const SessionSetting& setting) {
+  std::string quoted_role;
+  for (const char c : role) {
+    quoted_role.push_back(c);
+    if (c == '"') quoted_role.push_back('"');
+  }
+  return "ALTER ROLE \"" + quoted_role + "\" SET " + setting.name + " = '" +
+         setting.value + "';";
+}
+
+}  // namespace
+
+bool ReplanSchedule::Due(SteadyTime now) {
+  ++executions_;
+  if (!planned_at_.has_value()) {
+    planned_at_ = now;
+    return false;
+  }
+  const bool grown = executions_ > next_;
+  if (!grown && now - *planned_at_ < kPlanAgeMax) return false;
+  if (grown) next_ *= kReplanFactor;
+  planned_at_ = now;
+  return true;
+}
+
+// The members are destroyed in reverse order: the registration must go first.
+struct Connection::Session {
+  Session(const std::string& conninfo) : connection(conninfo) {
+    pqxx_compat::SetUp(connection);
+    notices.emplace(connection, [this](std::string_view notice) {
+      unconfirmed |= IsUnconfirmedWriteNotice(notice);
+    });
+  }
+
+  bool unconfirmed = false;
+  pqxx::connection connection;
+  std::optional<pqxx_compat::NoticeRegistration> notices;
+  std::set<std::string_view> prepared;
+  ReplanSchedule replan;
+};
+
+Connection::Connection(ConnectionOptions options, const Clock& clock,
+                       Settings settings)
+    : options_(std::move(options)), clock_(clock), settings_(settings) {}
+
+Connection::~Connection() = default;
+
+bool Connection::IsOpen() const {
+  return session_ != nullptr && session_->connection.is_open();
+}
+
+absl::Status Connection::Note(const Failure& failure) {
+  if (failure.discard || !IsOpen()) session_.reset();
+  return failure.status;
+}
+
+absl::Status Connection::EnsureOpen() {
+  if (IsOpen()) return absl::OkStatus();
+  session_.reset();
+  absl::Status status = Open();
+  if (!status.ok()) session_.reset();
+  return status;
+}
+
+absl::Status Connection::Open() {
+  const absl::StatusOr<std::string> conninfo = MakeConninfo(options_);
+  if (!conninfo.ok()) return conninfo.status();
+  try {
+    session_ = std::make_unique<Session>(*conninfo);
+    return CheckServer();
+  } catch (...) {
+    return FailureOfCurrentException("connect", Phase::kConnect).status;
+  }
+}
+
+absl::Status Connection::CheckServer() {
+  if (session_->connection.server_version() < kOldestServer) {
+    return absl::FailedPreconditionError(
+        "PostgreSQL 14.4 or newer is needed: older ones can leave rows out of "
+        "a unique index");
+  }
+  const std::vector<SessionSetting> required = RequiredSettings(options_);
+  std::string query =
+      "SELECT current_user, current_setting('server_encoding')";
+  for (const SessionSetting& setting : required) {
+    query += ", current_setting('" + setting.name + "')";
+  }
+  pqxx::nontransaction transaction(session_->connection);
+  const pqxx::result found = transaction.exec(query);
+  if (std::string_view(found[0][1].c_str()) != "UTF8") {
+    return absl::FailedPreconditionError(
+        "the database must have the encoding UTF8: CREATE DATABASE ... "
+        "ENCODING 'UTF8' TEMPLATE template0");
+  }
+  if (settings_ == Settings::kAsTheyAre) return absl::OkStatus();
+  std::string remedy;
+  for (std::size_t i = 0; i < required.size(); ++i) {
+    const auto column = static_cast<pqxx::row::size_type>(i + 2);
+    if (found[0][column].c_str() == required[i].value) continue;
+    remedy += " " + AlterRole(found[0][0].c_str(), required[i]);
+  }
+  if (remedy.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the database sessions lack settings; run, and let the pooler open new "
+      "connections:" +
+      remedy);
+}
+
+absl::Status Connection::MakeReady(const Statement& statement, bool& stale) {
+  if (options_.pooled) return absl::OkStatus();
+  try {
+    if (session_->replan.Due(clock_.Now())) {
+      pqxx::nontransaction(session_->connection).exec("DISCARD PLANS");
+    }
+    if (session_->prepared.count(statement.name) == 0) {
+      pqxx_compat::Prepare(session_->connection, std::string(statement.name),
+                           std::string(statement.sql));
+      session_->prepared.insert(statement.name);
+    }
+    return absl::OkStatus();
+  } catch (...) {
+    // The statement itself has not been sent yet.
+    const Failure failure =
+        FailureOfCurrentException(statement.name, Phase::kRead);
+    stale = failure.stale_statement;
+    return Note(failure);
+  }
+}
+
+absl::StatusOr<pqxx::result> Connection::RunOnce(const Statement& statement,
+                                                 const Parameters& parameters,
+                                                 bool& stale) {
+  stale = false;
+  if (absl::Status status = EnsureOpen(); !status.ok()) return status;
+  if (absl::Status status = MakeReady(statement, stale); !status.ok()) {
+    return status;
+  }
+  const bool writes = statement.effect == Effect::kWrite;
+  session_->unconfirmed = false;
+  try {
+    pqxx::nontransaction transaction(session_->connection);
+    pqxx::result result =
+        options_.pooled
+            ? pqxx_compat::RunUnnamed(transaction, std::string(statement.sql),
+                                      parameters)
+            : pqxx_compat::RunPrepared(transaction, std::string(statement.name),
+                                       parameters);
+    if (!writes || !session_->unconfirmed) return result;
+  } catch (...) {
+    const Failure failure = FailureOfCurrentException(
+        statement.name, writes ? Phase::kWrite : Phase::kRead);
+    stale = failure.stale_statement;
+    return Note(failure);
+  }
+  return Note(FailureOfUnconfirmedWrite(statement.name));
+}
+
+absl::StatusOr<pqxx::result> Connection::Run(const Statement& statement,
+                                             const Parameters& parameters) {
+  bool stale = false;
+  absl::StatusOr<pqxx::result> result = RunOnce(statement, parameters, stale);
+  if (!stale) return result;
+  return RunOnce(statement, parameters, stale);
+}
+
+absl::Status Connection::Transact(
+    std::string_view operation,
+    const std::function<absl::Status(pqxx::transaction_base&)>& steps) {
+  if (absl::Status status = EnsureOpen(); !status.ok()) return status;
+  session_->unconfirmed = false;
+  try {
+    pqxx::work transaction(session_->connection);
+    if (absl::Status status = steps(transaction); !status.ok()) return status;
+    transaction.commit();
+    if (!session_->unconfirmed) return absl::OkStatus();
+  } catch (...) {
+    return Note(FailureOfCurrentException(operation, Phase::kWrite));
+  }
+  return Note(FailureOfUnconfirmedWrite(operation));
+}
+
+}  // namespace idempotency

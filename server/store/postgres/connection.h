@@ -1,0 +1,99 @@
+// One session with the database, opened when it is needed and thrown away on
+// any doubt.
+#ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_H_
+#define IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/core/clock.h"
+#include "server/store/postgres/connection_options.h"
+#include "server/store/postgres/pqxx_compat.h"
+#include "server/store/postgres/sqlstate.h"
+
+namespace idempotency {
+
+enum class Effect { kRead, kWrite };
+
+struct Statement {
+  std::string_view name;  // of the operation, for errors; unique
+  std::string_view sql;
+  Effect effect;
+};
+
+// Parameters in PostgreSQL's binary format, none of them NULL.
+using Parameters = std::vector<std::string>;
+
+// Decides when cached plans are to be made anew. A plan that was made while
+// the table was all but empty reads the whole table, and stays.
+class ReplanSchedule {
+ public:
+  // Counts an execution. True when the plans are to be discarded before it.
+  bool Due(SteadyTime now);
+
+ private:
+  std::int64_t executions_ = 0;
+  std::int64_t next_ = 20;
+  std::optional<SteadyTime> planned_at_;
+};
+
+// Not thread-safe. No function throws, sleeps or tries to connect more than
+// twice; each blocks for at most the options' timeouts, unless the database's
+// process stands still while its machine answers.
+//
+// Errors are those of store.h. A session that does not have the required
+// settings, or whose server is too old, is FAILED_PRECONDITION with the remedy.
+class Connection {
+ public:
+  enum class Settings { kChecked, kAsTheyAre };
+
+  // `clock` must outlive the connection. Opens nothing yet.
+  Connection(ConnectionOptions options, const Clock& clock,
+             Settings settings = Settings::kChecked);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  const ConnectionOptions& options() const { return options_; }
+
+  // Runs one statement, which commits by itself.
+  absl::StatusOr<pqxx::result> Run(const Statement& statement,
+                                   const Parameters& parameters);
+
+  // Runs `steps` in one transaction and commits it if they return OK.
+  // Exceptions of libpqxx that leave `steps` are handled.
+  absl::Status Transact(
+      std::string_view operation,
+      const std::function<absl::Status(pqxx::transaction_base&)>& steps);
+
+ private:
+  struct Session;
+
+  absl::Status EnsureOpen();
+  absl::Status Open();
+  absl::Status CheckServer();
+  // Returns `failure`'s status; drops the session if it asks for that.
+  absl::Status Note(const Failure& failure);
+  bool IsOpen() const;
+  absl::Status MakeReady(const Statement& statement, bool& stale);
+  absl::StatusOr<pqxx::result> RunOnce(const Statement& statement,
+                                       const Parameters& parameters,
+                                       bool& stale);
+
+  const ConnectionOptions options_;
+  const Clock& clock_;
+  const Settings settings_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_H_
