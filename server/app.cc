@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/core/store.h"
 #include "server/rpc/options.h"
+#include "server/store/postgres/conninfo.h"
 #include "server/store/postgres/factory.h"
 #include "server/store/postgres/migrator.h"
 
@@ -56,18 +57,21 @@ absl::Status App::StartDatabase() {
                {{"database", DescribeDatabase(connection_)}});
     return absl::OkStatus();
   }
+  log_.Write(Severity::kInfo, "using a private database",
+             {{"folder", config_.data_dir}});
   const auto progress = [this](const std::string& what) {
     log_.Write(Severity::kInfo, what, {});
   };
+  EmbeddedCluster::Options options;
+  options.data_dir = config_.data_dir;
+  options.progress = progress;
   absl::StatusOr<std::unique_ptr<EmbeddedCluster>> cluster =
-      EmbeddedCluster::Start(
-          {.data_dir = config_.data_dir, .progress = progress});
+      EmbeddedCluster::Start(std::move(options));
   if (!cluster.ok()) return cluster.status();
   cluster_ = *std::move(cluster);
   connection_.uri = cluster_->uri();
-  log_.Write(Severity::kInfo, "using a private database",
-             {{"database", DescribeDatabase(connection_)},
-              {"folder", config_.data_dir},
+  log_.Write(Severity::kInfo, "the private database runs",
+             {{"database", cluster_->uri()},
               {"adopted", cluster_->adopted() ? "yes" : "no"}});
   return absl::OkStatus();
 }
@@ -135,17 +139,23 @@ std::unique_ptr<Reaper> App::MakeReaper() {
       ReaperOptions{.batch = config_.reaper_batch,
                     .conflict_retention = config_.conflict_retention,
                     .pause = config_.reaper_pause},
-      MakePostgresSweeper(connection_), metrics_, log_report);
+      MakePostgresSweeper(connection_, clock_), metrics_, log_report);
 }
 
 std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
   std::function<absl::Status()> migrate;
   if (config_.migrate) {
-    migrate = [this] { return Migrate(connection_); };
+    migrate = [this] {
+      const absl::StatusOr<int> applied = Migrate(connection_, clock_);
+      if (!applied.ok()) return applied.status();
+      log_.Write(Severity::kInfo, "the schema is up to date",
+                 {{"applied", absl::StrCat(*applied)}});
+      return absl::OkStatus();
+    };
   }
   return std::make_unique<DatabaseWatch>(DatabaseWatch::Parts{
       .migrate = std::move(migrate),
-      .check_schema = [this] { return CheckSchema(connection_); },
+      .check_schema = [this] { return CheckSchema(connection_, clock_); },
       .store = MakePostgresStore(connection_, clock_, metrics_),
       .rules = rules_,
       .log = log_,

@@ -210,6 +210,10 @@ class ClaimRun {
 
   void Decide(std::size_t item, ReadRow& row, absl::Time now,
               std::vector<Pending<ClaimOutcome>>& pending, Open& still_open) {
+    if (!row.status.ok()) {
+      answers_[item].outcome = std::move(row.status);
+      return;
+    }
     if (!row.read) {
       still_open.push_back(item);
       return;
@@ -268,6 +272,10 @@ void DecideRounds(RecordTable& table, Batch<Command> batch, Open open,
     for (std::size_t k = 0; k < open.size(); ++k) {
       const std::size_t i = open[k];
       ReadRow& row = snapshot->rows[k];
+      if (!row.status.ok()) {
+        answers[i] = std::move(row.status);
+        continue;
+      }
       if (!row.read) {
         still_open.push_back(i);
         continue;
@@ -393,6 +401,10 @@ std::vector<absl::StatusOr<LookupOutcome>> OptimisticStore::LookupBatch(
       continue;
     }
     ReadRow& row = snapshot->rows[i];
+    if (!row.status.ok()) {
+      answers[i] = std::move(row.status);
+      continue;
+    }
     if (!row.read) {
       answers[i] = absl::AbortedError("too much to read at a time");
       continue;

@@ -74,6 +74,8 @@ def _median(runs, value):
 def _ratio(rounds, over, under):
     """Median of the ratios of each round: what the machine's speed does
     between two rounds cancels out."""
+    if not all(under(r) > 0 for r in rounds):
+        raise BenchmarkError("a run was too short to be measured")
     return statistics.median(over(r) / under(r) for r in rounds)
 
 

@@ -168,7 +168,9 @@ absl::Status TempPostgres::Start() {
                       {"port", absl::StrCat(port_)},
                       {"hba_file", hba_file_},
                       {"max_connections", "100"},
-                      {"fsync", options_.fsync ? "on" : "off"}};
+                      {"fsync", options_.fsync ? "on" : "off"},
+                      // One call instead of one for each of 1,000 files.
+                      {"recovery_init_sync_method", "syncfs"}};
   options.settings.insert(options.settings.end(), options_.settings.begin(),
                           options_.settings.end());
   // The files of a new cluster need not survive the machine.

@@ -1,6 +1,7 @@
 #include "tests/unit/decision_table.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace idempotency {
@@ -23,6 +24,7 @@ DecisionTable::DecisionTable(std::string title,
 
 bool DecisionTable::Add(const std::vector<std::string>& values,
                         const std::string& outcome) {
+  if (values.size() != columns_.size()) std::abort();
   std::vector<int> positions;
   for (std::size_t i = 0; i < names_.size(); ++i) {
     positions.push_back(PositionOf(values[i], names_[i]));

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -31,6 +33,15 @@ std::string ErrorName(const absl::Status& status) {
 
 const Record* PointerTo(const std::optional<Record>& record) {
   return record.has_value() ? &*record : nullptr;
+}
+
+// The manual's word for the record. That the tables can be told in these words
+// is checked by Add(); which record has which word is the table of Lookup.
+std::string RecordWord(const Situation& s, const Record* record) {
+  if (record == nullptr || IsAbsent(*record, Now())) return "absent";
+  if (s.row != Row::kUnfinished) return NameOf(s.row);
+  if (s.gave_up != GaveUp::kNo) return "given up";
+  return s.lease == Lease::kRunning ? "running" : "lapsed";
 }
 
 // ---- Words for what a decision does, relative to the record before.
@@ -95,16 +106,9 @@ std::string DescribeExpiry(const Record& before, const Record& after) {
   return "now + " + absl::FormatDuration(after.expires_at - Now());
 }
 
-std::string DescribeAgain(const Record& before, const Record& after) {
-  const bool stays = after.lease_expires_at == before.lease_expires_at;
-  std::string text = "lease end ";
-  text += stays
-              ? "stays"
-              : "now + " + absl::FormatDuration(after.lease_expires_at - Now());
-  text += ", expiry " + DescribeExpiry(before, after);
-  return text + (after.checkpoint == before.checkpoint
-                     ? ", checkpoint stays"
-                     : ", checkpoint replaced");
+std::string DescribeLeaseEnd(const Record& before, const Record& after) {
+  if (after.lease_expires_at == before.lease_expires_at) return "stays";
+  return "now + " + absl::FormatDuration(after.lease_expires_at - Now());
 }
 
 std::string DescribeFinalize(const std::optional<Record>& before,
@@ -161,9 +165,8 @@ std::string DescribeRelease(const std::optional<Record>& before,
 // ---- The tables.
 
 DecisionTable ClaimTable() {
-  DecisionTable table("Claim: the answer",
-                      {"record", "expiry", "lease", "gave up", "held", "token",
-                       "hash", "renewal", "resolve", "policy"});
+  DecisionTable table("Claim: the answer", {"record", "token", "hash", "held",
+                                            "resolve", "renewal", "policy"});
   for (const Situation& s : AllSituations()) {
     const std::optional<Record> record = RecordIn(s);
     for (const ClaimChoice& c : AllClaimChoices()) {
@@ -173,12 +176,12 @@ DecisionTable ClaimTable() {
       }
       const auto decision =
           DecideClaim(PointerTo(record), ClaimOf(s, c), Now());
-      EXPECT_TRUE(table.Add(
-          {NameOf(s.row), NameOf(s.expiry), NameOf(s.lease), NameOf(s.gave_up),
-           YesNo(s.held), Token(c.same_token), c.same_hash ? "same" : "other",
-           NameOf(c.renewal), YesNo(c.resolve_in_doubt),
-           c.policy == PolicyFound::kRefused ? "refused" : "found"},
-          DescribeClaim(record, decision)));
+      EXPECT_TRUE(
+          table.Add({RecordWord(s, PointerTo(record)), Token(c.same_token),
+                     c.same_hash ? "same" : "other", YesNo(s.held),
+                     YesNo(c.resolve_in_doubt), NameOf(c.renewal),
+                     c.policy == PolicyFound::kRefused ? "refused" : "found"},
+                    DescribeClaim(record, decision)));
     }
   }
   return table;
@@ -220,44 +223,46 @@ DecisionTable HeldTable() {
   return table;
 }
 
-DecisionTable AgainTable() {
-  DecisionTable table(
-      "Claim: by the owner again",
-      {"lease", "expiry", "keep", "asked", "checkpoint", "checkpoint sent"});
+std::string AgainTables() {
+  DecisionTable lease("Claim: lease_expires_at of an owner that claims again",
+                      {"lease", "asked"});
+  DecisionTable expiry("Claim: expires_at of an owner that claims again",
+                       {"expiry", "keep"});
+  DecisionTable checkpoint("Claim: checkpoint of an owner that claims again",
+                           {"checkpoint", "sent"});
   for (const Situation& s : AllSituations()) {
     const std::optional<Record> record = RecordIn(s);
     for (const ClaimChoice& c : AllClaimChoices()) {
-      if (!c.same_token) continue;
-      const auto decision =
-          DecideClaim(PointerTo(record), ClaimOf(s, c), Now());
-      if (!decision.write.has_value() || !record.has_value() ||
-          decision.write->attempt != record->attempt) {
-        continue;
-      }
-      EXPECT_TRUE(table.Add(
-          {NameOf(s.lease), NameOf(s.expiry), NameOf(s.keep), NameOf(c.lease),
-           YesNo(s.checkpoint), NameOf(c.checkpoint)},
-          DescribeAgain(*record, *decision.write)));
+      if (!c.same_token || !record.has_value()) continue;
+      const auto decision = DecideClaim(&*record, ClaimOf(s, c), Now());
+      const std::optional<Record>& after = decision.write;
+      if (!after.has_value() || after->attempt != record->attempt) continue;
+      EXPECT_TRUE(lease.Add({NameOf(s.lease), NameOf(c.lease)},
+                            DescribeLeaseEnd(*record, *after)));
+      EXPECT_TRUE(expiry.Add({NameOf(s.expiry), NameOf(s.keep)},
+                             DescribeExpiry(*record, *after)));
+      EXPECT_TRUE(checkpoint.Add(
+          {YesNo(s.checkpoint), NameOf(c.checkpoint)},
+          after->checkpoint == record->checkpoint ? "stays" : "replaced"));
     }
   }
-  return table;
+  return lease.Print() + expiry.Print() + checkpoint.Print();
 }
 
 DecisionTable FinalizeTable() {
   DecisionTable table("Finalize: the answer",
-                      {"record", "expiry", "lease", "gave up", "held", "token",
-                       "response", "status", "left out", "5xx", "abandoned"});
+                      {"record", "token", "response", "status", "5xx",
+                       "abandoned", "held", "left out"});
   for (const Situation& s : AllSituations()) {
     const std::optional<Record> record = RecordIn(s);
     for (const FinalizeChoice& c : AllFinalizeChoices()) {
       const auto decision =
           DecideFinalize(PointerTo(record), FinalizeOf(c), Now());
       EXPECT_TRUE(table.Add(
-          {NameOf(s.row), NameOf(s.expiry), NameOf(s.lease), NameOf(s.gave_up),
-           YesNo(s.held), Token(c.same_token),
+          {RecordWord(s, PointerTo(record)), Token(c.same_token),
            c.same_response ? "same" : "other", std::to_string(c.status_code),
-           YesNo(c.body_omitted || c.headers_omitted),
-           NameOf(s.on_server_error), NameOf(s.on_abandoned)},
+           NameOf(s.on_server_error), NameOf(s.on_abandoned), YesNo(s.held),
+           YesNo(c.body_omitted || c.headers_omitted)},
           DescribeFinalize(record, decision)));
     }
   }
@@ -280,34 +285,33 @@ DecisionTable FinalExpiryTable() {
 }
 
 DecisionTable ReleaseTable() {
-  DecisionTable table(
-      "Release", {"record", "expiry", "lease", "gave up", "held", "took over",
-                  "token", "disposition", "keep"});
+  DecisionTable table("Release",
+                      {"record", "token", "disposition", "took over", "keep"});
   for (const Situation& s : AllSituations()) {
     const std::optional<Record> record = RecordIn(s);
     for (const ReleaseChoice& c : AllReleaseChoices()) {
       const auto decision =
           DecideRelease(PointerTo(record), ReleaseOf(c), Now());
-      EXPECT_TRUE(table.Add(
-          {NameOf(s.row), NameOf(s.expiry), NameOf(s.lease), NameOf(s.gave_up),
-           YesNo(s.held), YesNo(s.took_over), Token(c.same_token),
-           NameOf(c.disposition), NameOf(s.keep)},
-          DescribeRelease(record, decision)));
+      EXPECT_TRUE(
+          table.Add({RecordWord(s, PointerTo(record)), Token(c.same_token),
+                     NameOf(c.disposition), YesNo(s.took_over), NameOf(s.keep)},
+                    DescribeRelease(record, decision)));
     }
   }
   return table;
 }
 
 DecisionTable LookupTable() {
-  DecisionTable table("Lookup",
+  DecisionTable table("Lookup, and what each record is called below",
                       {"record", "expiry", "lease", "gave up", "held"});
   for (const Situation& s : AllSituations()) {
     const std::optional<Record> record = RecordIn(s);
     const auto outcome = DecideLookup(PointerTo(record), Now());
-    EXPECT_TRUE(table.Add(
-        {NameOf(s.row), NameOf(s.expiry), NameOf(s.lease), NameOf(s.gave_up),
-         YesNo(s.held)},
-        outcome.ok() ? NameOf(outcome->state) : ErrorName(outcome.status())));
+    EXPECT_TRUE(table.Add({NameOf(s.row), NameOf(s.expiry), NameOf(s.lease),
+                           NameOf(s.gave_up), YesNo(s.held)},
+                          RecordWord(s, PointerTo(record)) + ": " +
+                              (outcome.ok() ? NameOf(outcome->state)
+                                            : ErrorName(outcome.status()))));
   }
   return table;
 }
@@ -315,10 +319,9 @@ DecisionTable LookupTable() {
 std::string PrintAll() {
   return "What is decided in every situation. Made by transitions_table_test;\n"
          "a dash stands for every value that occurs there.\n\n" +
-         ClaimTable().Print() + ToldTable().Print() + HeldTable().Print() +
-         AgainTable().Print() + FinalizeTable().Print() +
-         FinalExpiryTable().Print() + ReleaseTable().Print() +
-         LookupTable().Print();
+         LookupTable().Print() + ClaimTable().Print() + ToldTable().Print() +
+         HeldTable().Print() + AgainTables() + FinalizeTable().Print() +
+         FinalExpiryTable().Print() + ReleaseTable().Print();
 }
 
 TEST(TransitionsTableTest, TheOutcomesAreThoseOfTheReviewedFile) {

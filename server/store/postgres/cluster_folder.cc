@@ -97,7 +97,8 @@ absl::StatusOr<std::unique_ptr<ClusterFolder>> ClusterFolder::Take(
     return absl::InvalidArgumentError("no data folder (--data_dir) is given");
   }
   std::error_code error;
-  fs::path absolute = fs::weakly_canonical(fs::absolute(path), error);
+  fs::path absolute = fs::absolute(path, error);
+  if (!error) absolute = fs::weakly_canonical(absolute, error);
   if (error) {
     return SystemError(absl::StrCat("cannot resolve ", path), error.value());
   }
@@ -148,10 +149,11 @@ absl::Status ClusterFolder::CheckContents() const {
         error.value());
   }
   if (HasCluster()) return absl::OkStatus();
-  for (const fs::directory_entry& entry : entries) {
-    const std::string name = entry.path().filename().string();
+  for (; entries != fs::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
     if (IsOurs(name)) continue;
-    if (fs::exists(fs::path(path_) / "PG_VERSION", error)) {
+    std::error_code absent;
+    if (fs::exists(fs::path(path_) / "PG_VERSION", absent)) {
       return absl::FailedPreconditionError(absl::StrCat(
           path_,
           " is the data folder of a PostgreSQL that this server did not make: "
@@ -163,7 +165,9 @@ absl::Status ClusterFolder::CheckContents() const {
         ") and holds no cluster of this server: choose an empty folder with "
         "--data_dir"));
   }
-  return absl::OkStatus();
+  if (!error) return absl::OkStatus();
+  return SystemError(absl::StrCat("cannot read the folder ", path_),
+                     error.value());
 }
 
 absl::Status ClusterFolder::ChooseIdentity() {

@@ -96,8 +96,7 @@ absl::Status Connection::CheckServer() {
         "a unique index");
   }
   const std::vector<SessionSetting> required = RequiredSettings(options_);
-  std::string query =
-      "SELECT current_user, current_setting('server_encoding')";
+  std::string query = "SELECT current_user, current_setting('server_encoding')";
   for (const SessionSetting& setting : required) {
     query += ", current_setting('" + setting.name + "')";
   }

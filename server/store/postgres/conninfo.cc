@@ -131,6 +131,19 @@ absl::StatusOr<std::string> MakeConninfo(const ConnectionOptions& options) {
   return conninfo;
 }
 
+std::string DescribeDatabase(const ConnectionOptions& options) {
+  const absl::StatusOr<Parameters> parsed = ParseUri(options.uri);
+  if (!parsed.ok()) return "(not a libpq URI or connection string)";
+  std::string description;
+  for (const char* const name : {"service", "host", "port", "dbname", "user"}) {
+    const auto parameter = parsed->find(name);
+    if (parameter == parsed->end()) continue;
+    if (!description.empty()) description.push_back(' ');
+    description.append(name).append("=").append(parameter->second);
+  }
+  return description.empty() ? "libpq's defaults" : description;
+}
+
 std::string_view ConnectFailureCause(std::string_view libpq_message) {
   for (const Phrase& phrase : kConnectCauses) {
     if (libpq_message.find(phrase.in_message) != std::string_view::npos) {

@@ -27,6 +27,10 @@ std::vector<SessionSetting> RequiredSettings(const ConnectionOptions& options);
 // libpq cannot read is INVALID_ARGUMENT; the error does not repeat it.
 absl::StatusOr<std::string> MakeConninfo(const ConnectionOptions& options);
 
+// Which database it is, for people: the host, port, database and user of the
+// URI, and nothing of its secrets.
+std::string DescribeDatabase(const ConnectionOptions& options);
+
 // Why libpq could not connect, as one of a few fixed phrases. libpq's own text
 // may hold the connection string.
 std::string_view ConnectFailureCause(std::string_view libpq_message);

@@ -105,6 +105,8 @@ struct PostmasterFile {
   pid_t pid = 0;
   int port = 0;
   std::string socket_folder;
+  // Whether it says that it takes connections.
+  bool ready = false;
 };
 
 std::optional<PostmasterFile> ReadPostmasterFile(const std::string& cluster) {
@@ -114,6 +116,7 @@ std::optional<PostmasterFile> ReadPostmasterFile(const std::string& cluster) {
   std::string start_time;
   std::string port;
   std::string pid;
+  std::string line;
   if (!std::getline(file, pid) || !std::getline(file, data_folder) ||
       !std::getline(file, start_time) || !std::getline(file, port) ||
       !std::getline(file, found.socket_folder) ||
@@ -121,6 +124,11 @@ std::optional<PostmasterFile> ReadPostmasterFile(const std::string& cluster) {
       !absl::SimpleAtoi(port, &found.port) || found.pid <= 0) {
     return std::nullopt;
   }
+  // Its address and shared memory, then its state.
+  for (int i = 0; i < 3; ++i) {
+    if (!std::getline(file, line)) return found;
+  }
+  found.ready = absl::StartsWith(line, "ready");
   return found;
 }
 
@@ -161,8 +169,11 @@ std::string Uri(const std::string& socket_folder, int port,
                       "?host=", PercentEncoded(socket_folder), "&port=", port);
 }
 
-PGPing Ping(const std::string& uri) {
-  return PQping(absl::StrCat(uri, "&connect_timeout=2").c_str());
+// Asks the file first: a refused connection would leave a line in the log.
+bool Answers(const std::optional<PostmasterFile>& server, pid_t pid) {
+  if (!server || server->pid != pid || !server->ready) return false;
+  const std::string uri = Uri(server->socket_folder, server->port, "postgres");
+  return PQping(absl::StrCat(uri, "&connect_timeout=2").c_str()) == PQPING_OK;
 }
 
 // Quoted for a setting that is a list of folders.
@@ -284,9 +295,10 @@ absl::StatusOr<bool> EmbeddedCluster::Adopt(Deadline deadline) {
   if (!found || !IsPostmasterOf(found->pid, cluster)) return false;
   Report(absl::StrCat("found PostgreSQL (process ", found->pid,
                       ") left running in ", folder_->path(), ", taking it"));
-  const std::string uri = Uri(found->socket_folder, found->port, "postgres");
-  while (IsPostmasterOf(found->pid, cluster)) {
-    if (Ping(uri) == PQPING_OK) {
+  const pid_t pid = found->pid;
+  while (IsPostmasterOf(pid, cluster)) {
+    found = ReadPostmasterFile(cluster);
+    if (Answers(found, pid)) {
       postmaster_ = found->pid;
       port_ = found->port;
       socket_folder_ = found->socket_folder;
@@ -294,8 +306,8 @@ absl::StatusOr<bool> EmbeddedCluster::Adopt(Deadline deadline) {
     }
     if (Left(deadline).count() == 0) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "PostgreSQL (process ", found->pid, ") runs in ", folder_->path(),
-          " but does not answer: stop it with kill -INT ", found->pid,
+          "PostgreSQL (process ", pid, ") runs in ", folder_->path(),
+          " but does not answer: stop it with kill -INT ", pid,
           " and start again"));
     }
     std::this_thread::sleep_for(kPollInterval);
@@ -357,9 +369,8 @@ absl::Status EmbeddedCluster::StartServerOnce(Deadline deadline) {
 
 absl::Status EmbeddedCluster::WaitUntilAnswering(Deadline deadline,
                                                  std::uintmax_t log_offset) {
-  const std::string uri = Uri(socket_folder_, port_, "postgres");
   Deadline next_report = Clock::now() + kReportInterval;
-  while (Ping(uri) != PQPING_OK) {
+  while (!Answers(ReadPostmasterFile(folder_->cluster_path()), postmaster_)) {
     if (const std::optional<int> ended =
             WaitForChild(postmaster_, kPollInterval)) {
       postmaster_ = 0;

@@ -108,6 +108,71 @@ std::string ArrayWriter::Finish() && {
   return std::move(bytes_);
 }
 
+ArrayWriter& BatchWriter::Next(ArrayWriter::Element element) {
+  if (column_ == columns_.size()) columns_.emplace_back(element);
+  return columns_[column_++];
+}
+
+void BatchWriter::Text(std::string_view text) {
+  Next(ArrayWriter::Element::kText).AddBytes(text);
+}
+
+void BatchWriter::Bytes(std::string_view bytes) {
+  Next(ArrayWriter::Element::kBytea).AddBytes(bytes);
+}
+
+void BatchWriter::OptionalBytes(const std::optional<std::string>& bytes) {
+  if (bytes.has_value()) return Bytes(*bytes);
+  Null(ArrayWriter::Element::kBytea);
+}
+
+void BatchWriter::Bool(bool value) {
+  Next(ArrayWriter::Element::kBool).AddBool(value);
+}
+
+void BatchWriter::Int2(std::int16_t value) {
+  Next(ArrayWriter::Element::kInt2).AddInt2(value);
+}
+
+void BatchWriter::Int4(std::int32_t value) {
+  Next(ArrayWriter::Element::kInt4).AddInt4(value);
+}
+
+void BatchWriter::Int8(std::int64_t value) {
+  Next(ArrayWriter::Element::kInt8).AddInt8(value);
+}
+
+void BatchWriter::Id(const Uuid& uuid) {
+  Next(ArrayWriter::Element::kUuid).AddUuid(uuid);
+}
+
+void BatchWriter::Time(absl::Time time) {
+  Next(ArrayWriter::Element::kTimestampTz).AddTime(time);
+}
+
+void BatchWriter::Micros(absl::Duration duration) {
+  Int8(absl::ToInt64Microseconds(duration));
+}
+
+void BatchWriter::OptionalMicros(
+    const std::optional<absl::Duration>& duration) {
+  if (duration.has_value()) return Micros(*duration);
+  Null(ArrayWriter::Element::kInt8);
+}
+
+void BatchWriter::Null(ArrayWriter::Element element) {
+  Next(element).AddNull();
+}
+
+std::vector<std::string> BatchWriter::Finish() && {
+  std::vector<std::string> parameters;
+  parameters.reserve(columns_.size());
+  for (ArrayWriter& column : columns_) {
+    parameters.push_back(std::move(column).Finish());
+  }
+  return parameters;
+}
+
 std::string BinaryInt8(std::int64_t value) {
   std::string encoded;
   AppendBigEndian(value, encoded);

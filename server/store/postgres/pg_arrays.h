@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "server/core/uuid.h"
@@ -53,6 +54,37 @@ class ArrayWriter {
   std::string bytes_;
   std::uint32_t count_ = 0;
   bool has_null_ = false;
+};
+
+// Writes a batch row by row, each value into the array of its column. Every
+// row writes the same columns in the same order and ends with EndRow().
+class BatchWriter {
+ public:
+  void Text(std::string_view text);
+  void Bytes(std::string_view bytes);
+  // nullopt: NULL.
+  void OptionalBytes(const std::optional<std::string>& bytes);
+  void Bool(bool value);
+  void Int2(std::int16_t value);
+  void Int4(std::int32_t value);
+  void Int8(std::int64_t value);
+  void Id(const Uuid& uuid);
+  void Time(absl::Time time);
+  // As bigint.
+  void Micros(absl::Duration duration);
+  void OptionalMicros(const std::optional<absl::Duration>& duration);
+  void Null(ArrayWriter::Element element);
+
+  void EndRow() { column_ = 0; }
+
+  // One array a column. The writer is used up.
+  std::vector<std::string> Finish() &&;
+
+ private:
+  ArrayWriter& Next(ArrayWriter::Element element);
+
+  std::vector<ArrayWriter> columns_;
+  std::size_t column_ = 0;
 };
 
 // Parameters of type bigint and boolean.

@@ -25,7 +25,8 @@ constexpr char kPackagedVersions[] = "/usr/lib/postgresql";
 constexpr std::chrono::seconds kVersionTimeout{20};
 
 bool IsProgram(const fs::path& path) {
-  return access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path);
+  std::error_code error;
+  return access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path, error);
 }
 
 bool HoldsServer(const fs::path& folder) {
@@ -45,11 +46,11 @@ std::optional<int> LeadingNumber(std::string_view text) {
 std::vector<fs::path> PackagedFolders(std::optional<int> preferred) {
   std::vector<std::pair<int, fs::path>> found;
   std::error_code error;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(kPackagedVersions, error)) {
+  fs::directory_iterator entry(kPackagedVersions, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::optional<int> major =
-        LeadingNumber(entry.path().filename().string());
-    if (major) found.emplace_back(*major, entry.path() / "bin");
+        LeadingNumber(entry->path().filename().string());
+    if (major) found.emplace_back(*major, entry->path() / "bin");
   }
   std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) {
     const bool a_preferred = preferred == a.first;
@@ -119,7 +120,8 @@ absl::StatusOr<PostgresBinaries> FindPostgresBinaries(
       return absl::NotFoundError(absl::StrCat(
           folder, " does not hold PostgreSQL's programs postgres and initdb"));
     }
-    found = fs::absolute(folder);
+    std::error_code error;
+    found = fs::absolute(folder, error);
   } else {
     found = FindFolder(major);
   }

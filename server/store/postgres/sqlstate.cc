@@ -58,8 +58,7 @@ Meaning MeaningOf(std::string_view sqlstate) {
 
 absl::Status StatusOf(absl::StatusCode code, std::string_view operation,
                       std::string_view what) {
-  const std::string message =
-      std::string(operation).append(": ").append(what);
+  const std::string message = std::string(operation).append(": ").append(what);
   return absl::Status(code, message);
 }
 
@@ -114,8 +113,8 @@ Failure FailureOfSqlState(std::string_view operation, std::string_view sqlstate,
 }
 
 Failure FailureOfLostConnection(std::string_view operation, Phase phase) {
-  return {
-      .status = StatusOf(LostCode(phase), operation, "the connection was lost")};
+  return {.status =
+              StatusOf(LostCode(phase), operation, "the connection was lost")};
 }
 
 Failure FailureOfUnconfirmedWrite(std::string_view operation) {

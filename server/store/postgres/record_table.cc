@@ -1,0 +1,318 @@
+#include "server/store/postgres/record_table.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "server/core/limits.h"
+#include "server/core/transitions.h"
+#include "server/store/postgres/fleet_rules.h"
+#include "server/store/postgres/pg_arrays.h"
+#include "server/store/postgres/pg_row.h"
+#include "server/store/postgres/record_row.h"
+#include "server/store/postgres/statements.h"
+
+namespace idempotency {
+namespace {
+
+const RecordId& IdOf(const RecordId& id) { return id; }
+const RecordId& IdOf(const Replacement& replacement) { return *replacement.id; }
+template <typename Item>
+const RecordId& IdOf(const Item& item) {
+  return item.id;
+}
+
+absl::Status UnexpectedAnswer(const Statement& statement) {
+  return absl::InternalError(
+      std::string(statement.name)
+          .append(": the database answered something else than asked"));
+}
+
+// Finds the items that rows belong to. Rows come mostly in the batch's order,
+// so that the next item is nearly always the one.
+template <typename Item>
+class ItemFinder {
+ public:
+  explicit ItemFinder(Batch<Item> batch) : batch_(batch) {}
+
+  std::optional<std::size_t> Find(std::string_view scope,
+                                  std::string_view key) {
+    if (next_ < batch_.size() && Compare(next_, scope, key) == 0) {
+      return next_++;
+    }
+    std::size_t low = 0;
+    std::size_t high = batch_.size();
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (Compare(middle, scope, key) < 0) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    if (low == batch_.size() || Compare(low, scope, key) != 0) {
+      return std::nullopt;
+    }
+    next_ = low + 1;
+    return low;
+  }
+
+ private:
+  int Compare(std::size_t item, std::string_view scope,
+              std::string_view key) const {
+    const RecordId& id = IdOf(*batch_[item]);
+    const int by_scope = id.scope.compare(scope);
+    return by_scope != 0 ? by_scope : id.key.compare(key);
+  }
+
+  const Batch<Item> batch_;
+  std::size_t next_ = 0;
+};
+
+// Runs a statement whose rows begin with scope and key, and gives each to
+// `use` with the number of its item. `use` returns false for a row that it
+// can't read.
+template <typename Item, typename Use>
+absl::Status RunForItems(Connection& connection, const Statement& statement,
+                         const Parameters& parameters, Batch<Item> batch,
+                         Use use) {
+  const absl::StatusOr<pqxx::result> result =
+      connection.Run(statement, parameters);
+  if (!result.ok()) return result.status();
+  ItemFinder<Item> finder(batch);
+  for (const pqxx::row& row : *result) {
+    PgRow fields(row);
+    const std::optional<std::size_t> item =
+        finder.Find(fields.Text(0), fields.Text(1));
+    if (!item.has_value() || !use(*item, fields) || !fields.ok()) {
+      return UnexpectedAnswer(statement);
+    }
+  }
+  return absl::OkStatus();
+}
+
+Parameters InsertParameters(Batch<ClaimCommand> claims) {
+  BatchWriter out;
+  for (const ClaimCommand* claim : claims) {
+    const Policy& policy = *claim->policy;
+    out.Text(claim->id.scope);
+    out.Text(claim->id.key);
+    out.Bytes(claim->request_hash);
+    out.Id(claim->claim_token);
+    out.Text(claim->owner);
+    out.OptionalBytes(claim->checkpoint);
+    out.Int8(claim->checkpoint_number);
+    out.Text(policy.name);
+    out.Micros(policy.lease);
+    out.Micros(policy.max_lease);
+    out.OptionalMicros(policy.retention);
+    out.OptionalMicros(policy.retention_after_finalize);
+    out.Int2(StoredEnum(policy.on_abandoned));
+    out.Int2(StoredEnum(policy.on_server_error));
+    out.Micros(FirstLease(*claim));
+    out.EndRow();
+  }
+  return std::move(out).Finish();
+}
+
+Parameters FinalizeParameters(Batch<FinalizeCommand> finalizes) {
+  BatchWriter out;
+  for (const FinalizeCommand* finalize : finalizes) {
+    const Response& response = finalize->response;
+    out.Text(finalize->id.scope);
+    out.Text(finalize->id.key);
+    out.Id(finalize->claim_token);
+    out.Int4(response.status_code);
+    out.Bytes(response.headers);
+    out.Bytes(response.body);
+    out.Bool(response.body_omitted);
+    out.Bool(response.headers_omitted);
+    out.Bytes(finalize->response_digest);
+    out.EndRow();
+  }
+  return std::move(out).Finish();
+}
+
+Parameters NameParameters(Batch<RecordId> ids) {
+  BatchWriter out;
+  for (const RecordId* id : ids) {
+    out.Text(id->scope);
+    out.Text(id->key);
+    out.EndRow();
+  }
+  return std::move(out).Finish();
+}
+
+}  // namespace
+
+PgRecordTable::PgRecordTable(ConnectionOptions options, const Clock& clock)
+    : connection_(std::move(options), clock) {}
+
+absl::StatusOr<std::vector<std::optional<absl::Time>>> PgRecordTable::InsertNew(
+    Batch<ClaimCommand> claims) {
+  std::vector<std::optional<absl::Time>> granted(claims.size());
+  if (claims.empty()) return granted;
+  const absl::Status status =
+      RunForItems(connection_, statements::kInsertNew, InsertParameters(claims),
+                  claims, [&](std::size_t item, PgRow& row) {
+                    // The first fencing token is the time of the grant.
+                    granted[item] = absl::FromUnixMicros(row.Int8(2));
+                    return true;
+                  });
+  if (!status.ok()) return status;
+  return granted;
+}
+
+absl::StatusOr<std::vector<std::optional<absl::Time>>>
+PgRecordTable::FinalizeOwned(Batch<FinalizeCommand> finalizes) {
+  std::vector<std::optional<absl::Time>> expiries(finalizes.size());
+  if (finalizes.empty()) return expiries;
+  const absl::Status status = RunForItems(
+      connection_, statements::kFinalizeOwned, FinalizeParameters(finalizes),
+      finalizes, [&](std::size_t item, PgRow& row) {
+        expiries[item] = row.Time(2);
+        return true;
+      });
+  if (!status.ok()) return status;
+  return expiries;
+}
+
+absl::StatusOr<Snapshot> PgRecordTable::Read(Batch<RecordId> ids,
+                                             ReadBodies bodies) {
+  Snapshot snapshot;
+  snapshot.rows.resize(ids.size());
+  for (ReadRow& row : snapshot.rows) row.read = true;
+  const bool with_bodies = bodies == ReadBodies::kYes;
+  Parameters parameters = NameParameters(ids);
+  if (ids.empty()) return snapshot;
+  parameters.push_back(BinaryBool(with_bodies));
+  parameters.push_back(BinaryInt8(limits::kInlineBodyBytesMax));
+  const absl::StatusOr<pqxx::result> result =
+      connection_.Run(statements::kReadRecords, parameters);
+  if (!result.ok()) return result.status();
+  if (result->empty()) {
+    const absl::StatusOr<pqxx::result> clock =
+        connection_.Run(statements::kReadClock, {});
+    if (!clock.ok()) return clock.status();
+    PgRow row((*clock)[0]);
+    snapshot.now = row.Time(0);
+    if (!row.ok()) return UnexpectedAnswer(statements::kReadClock);
+    return snapshot;
+  }
+  std::vector<LongBody> long_bodies;
+  ItemFinder<RecordId> finder(ids);
+  for (const pqxx::row& row : *result) {
+    const RecordId id = ReadStoredId(row);
+    const std::optional<std::size_t> item = finder.Find(id.scope, id.key);
+    if (!item.has_value()) return UnexpectedAnswer(statements::kReadRecords);
+    absl::StatusOr<StoredRecord> stored = ReadStoredRecord(row, with_bodies);
+    ReadRow& answer = snapshot.rows[*item];
+    if (!stored.ok()) {
+      answer = {.read = false, .status = stored.status()};
+      continue;
+    }
+    snapshot.now = stored->now;
+    answer.record = std::move(stored->record);
+    if (stored->left_out_body_bytes > 0) {
+      long_bodies.push_back({*item, stored->left_out_body_bytes});
+    }
+  }
+  const absl::Status status = ReadLongBodies(ids, long_bodies, snapshot);
+  if (!status.ok()) return status;
+  return snapshot;
+}
+
+// One group at most; what does not fit is to be read again.
+absl::Status PgRecordTable::ReadLongBodies(
+    Batch<RecordId> ids, const std::vector<LongBody>& long_bodies,
+    Snapshot& snapshot) {
+  if (long_bodies.empty()) return absl::OkStatus();
+  BatchWriter out;
+  std::vector<const RecordId*> group;
+  std::vector<std::size_t> items;
+  std::size_t room = limits::kBodyGroupBytesMax;
+  for (const LongBody& body : long_bodies) {
+    ReadRow& row = snapshot.rows[body.item];
+    row.read = false;  // until its body is here
+    if (body.bytes > room) continue;
+    room -= body.bytes;
+    group.push_back(ids[body.item]);
+    items.push_back(body.item);
+    out.Text(ids[body.item]->scope);
+    out.Text(ids[body.item]->key);
+    out.Int8(row.record->version);
+    out.EndRow();
+  }
+  const absl::Status status = RunForItems(
+      connection_, statements::kReadBodies, std::move(out).Finish(),
+      Batch<RecordId>(group), [&](std::size_t member, PgRow& fields) {
+        ReadRow& row = snapshot.rows[items[member]];
+        row.record->response.body = fields.Bytes(2);
+        row.read = true;
+        return true;
+      });
+  for (ReadRow& row : snapshot.rows) {
+    if (!row.read) row.record.reset();
+  }
+  return status;
+}
+
+absl::StatusOr<std::vector<bool>> PgRecordTable::Replace(
+    Batch<Replacement> replacements) {
+  std::vector<bool> replaced(replacements.size());
+  if (replacements.empty()) return replaced;
+  const absl::Status status = RunForItems(
+      connection_, statements::kReplace, ReplaceParameters(replacements),
+      replacements, [&](std::size_t item, PgRow&) {
+        replaced[item] = true;
+        return true;
+      });
+  if (!status.ok()) return status;
+  return replaced;
+}
+
+absl::StatusOr<std::vector<bool>> PgRecordTable::KeepConflicts(
+    Batch<Conflict> conflicts) {
+  std::vector<bool> kept(conflicts.size());
+  if (conflicts.empty()) return kept;
+  BatchWriter out;
+  for (const Conflict* conflict : conflicts) {
+    out.Text(conflict->id.scope);
+    out.Text(conflict->id.key);
+    out.Id(conflict->claim_token);
+    out.Bytes(conflict->response_digest);
+    out.Int4(conflict->status_code);
+    out.EndRow();
+  }
+  Parameters parameters = std::move(out).Finish();
+  parameters.push_back(BinaryInt8(limits::kConflictsPerRecordMax));
+  const absl::Status status =
+      RunForItems(connection_, statements::kKeepConflicts, parameters,
+                  conflicts, [&](std::size_t item, PgRow&) {
+                    kept[item] = true;
+                    return true;
+                  });
+  if (!status.ok()) return status;
+  return kept;
+}
+
+absl::StatusOr<std::vector<int>> PgRecordTable::CountConflicts(
+    Batch<RecordId> ids) {
+  std::vector<int> counts(ids.size());
+  if (ids.empty()) return counts;
+  const absl::Status status =
+      RunForItems(connection_, statements::kCountConflicts, NameParameters(ids),
+                  ids, [&](std::size_t item, PgRow& row) {
+                    counts[item] = row.Int4(2);
+                    return true;
+                  });
+  if (!status.ok()) return status;
+  return counts;
+}
+
+absl::StatusOr<FleetRules> PgRecordTable::ReadRules() {
+  return ReadFleetRules(connection_);
+}
+
+}  // namespace idempotency

@@ -1,0 +1,143 @@
+#ifndef IDEMPOTENCY_TESTS_SUPPORT_MEMORY_TABLE_H_
+#define IDEMPOTENCY_TESTS_SUPPORT_MEMORY_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/core/limits.h"
+#include "server/core/mutex.h"
+#include "server/core/reaper.h"
+#include "server/core/record_table.h"
+
+namespace idempotency {
+
+// A row of evidence.
+struct KeptConflict {
+  std::int32_t status_code = 0;
+  absl::Time first_seen_at{};
+  absl::Time last_seen_at{};
+  std::int64_t count = 0;
+};
+
+// The records of one imagined database, and its clock, which stands still
+// until it is advanced. Any number of tables and sweepers may share it: they
+// are the lanes of one or several replicas. Thread-safe.
+class MemoryDatabase {
+ public:
+  // Scope, key, claim token, digest of the refused response.
+  using ConflictId = std::tuple<std::string, std::string, Uuid, std::string>;
+
+  // The clock starts at `start`, in whole microseconds; the rules hold the
+  // policy `default` (30 s, at most 1 h, kept 24 h).
+  explicit MemoryDatabase(
+      absl::Time start = absl::FromUnixSeconds(1'800'000'000));
+
+  absl::Time Now() const;
+  // A negative `by` steps the clock back.
+  void Advance(absl::Duration by);
+
+  FleetRules rules() const;
+  void SetRules(FleetRules rules);
+
+  // How many bytes of bodies one read may answer with; the first record is
+  // always read.
+  void SetBodyBytesMax(std::size_t bytes);
+
+  std::optional<Record> Find(const RecordId& id) const;
+  std::size_t size() const;
+  // Puts or replaces a record as it is.
+  void Put(const RecordId& id, Record record);
+  // Moves all times of the record back, as if `by` had passed for it alone.
+  // False if there is none.
+  bool Age(const RecordId& id, absl::Duration by);
+  // The evidence about `id`.
+  std::vector<KeptConflict> ConflictsOf(const RecordId& id) const;
+
+ private:
+  friend class MemoryTable;
+  friend class MemorySweeper;
+
+  mutable Mutex mutex_;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_);
+  FleetRules rules_ ABSL_GUARDED_BY(mutex_);
+  std::size_t body_bytes_max_ ABSL_GUARDED_BY(mutex_) =
+      limits::kBodyGroupBytesMax;
+  std::map<RecordId, Record> records_ ABSL_GUARDED_BY(mutex_);
+  std::map<ConflictId, KeptConflict> conflicts_ ABSL_GUARDED_BY(mutex_);
+};
+
+enum class MemoryStatement {
+  kInsertNew,
+  kFinalizeOwned,
+  kRead,
+  kReplace,
+  kKeepConflicts,
+  kCountConflicts,
+  kReadRules,
+  kSweepRecords,
+  kSweepConflicts,
+};
+
+enum class StatementPhase {
+  kBefore,       // nothing has happened yet
+  kAfterCommit,  // it has happened, and nobody was told
+};
+
+// Called around each statement, without a lock, by the thread that runs it: it
+// may use the database and other tables. What it returns, unless OK, is the
+// statement's answer; before the statement that also keeps it from happening.
+using StatementHook =
+    std::function<absl::Status(MemoryStatement, StatementPhase)>;
+
+// A lane's view of a MemoryDatabase, which must outlive it.
+class MemoryTable final : public RecordTable {
+ public:
+  explicit MemoryTable(MemoryDatabase& database, StatementHook hook = nullptr);
+
+  absl::StatusOr<std::vector<std::optional<absl::Time>>> InsertNew(
+      Batch<ClaimCommand> claims) override;
+  absl::StatusOr<std::vector<std::optional<absl::Time>>> FinalizeOwned(
+      Batch<FinalizeCommand> finalizes) override;
+  absl::StatusOr<Snapshot> Read(Batch<RecordId> ids,
+                                ReadBodies bodies) override;
+  absl::StatusOr<std::vector<bool>> Replace(
+      Batch<Replacement> replacements) override;
+  absl::StatusOr<std::vector<bool>> KeepConflicts(
+      Batch<Conflict> conflicts) override;
+  absl::StatusOr<std::vector<int>> CountConflicts(Batch<RecordId> ids) override;
+  absl::StatusOr<FleetRules> ReadRules() override;
+
+ private:
+  MemoryDatabase& database_;
+  const StatementHook hook_;
+};
+
+// A replica's sweeper of a MemoryDatabase, which must outlive it. The hook
+// sees SweepRecords between the choice of the rows and their deletion as
+// kBefore: what changes then is not swept.
+class MemorySweeper final : public Sweeper {
+ public:
+  explicit MemorySweeper(MemoryDatabase& database,
+                         StatementHook hook = nullptr);
+
+  absl::StatusOr<SweepReport> SweepRecords(int limit) override;
+  absl::StatusOr<std::int64_t> SweepConflicts(int limit,
+                                              absl::Duration kept_for) override;
+
+ private:
+  MemoryDatabase& database_;
+  const StatementHook hook_;
+};
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_TESTS_SUPPORT_MEMORY_TABLE_H_
