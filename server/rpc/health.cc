@@ -23,11 +23,14 @@ class Health::Watcher final
     {
       MutexLock lock(mutex_);
       if (busy_) return;
-      if (end_.has_value()) {
+      const Status status = health_.StatusOf(service_);
+      const bool told_latest = told_ == status;
+      // Whoever was told anything is told the latest before the end.
+      if (end_.has_value() && (told_latest || !told_.has_value())) {
         end = std::move(end_);
+      } else if (told_latest) {
+        return;
       } else {
-        const Status status = health_.StatusOf(service_);
-        if (told_ == status) return;
         told_ = status;
         message_.set_status(status);
       }

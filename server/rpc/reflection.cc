@@ -22,7 +22,6 @@ constexpr char kV1Method[] =
 constexpr char kV1AlphaMethod[] =
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-constexpr char kV1File[] = "grpc/reflection/v1/reflection.proto";
 constexpr char kV1AlphaFile[] = "grpc/reflection/v1alpha/reflection.proto";
 constexpr char kV1Package[] = "grpc.reflection.v1";
 constexpr char kV1AlphaPackage[] = "grpc.reflection.v1alpha";

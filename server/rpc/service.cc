@@ -1,5 +1,7 @@
 #include "server/rpc/service.h"
 
+#include <google/protobuf/descriptor.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -8,12 +10,37 @@
 #include "server/core/errors.h"
 #include "server/rpc/conversion.h"
 #include "server/rpc/status.h"
+#include "server/rpc/unary_handler.h"
 #include "server/rpc/validation.h"
 
 namespace idempotency {
 
 Service::Service(const ServiceOptions& options, const ServiceParts& parts)
-    : options_(options), parts_(parts) {}
+    : options_(options), parts_(parts) {
+  Install("Claim", &Service::Claim);
+  Install("Finalize", &Service::Finalize);
+  Install("Lookup", &Service::Lookup);
+  Install("Release", &Service::Release);
+}
+
+template <typename Request, typename Response>
+void Service::Install(
+    const char* name,
+    grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*,
+                                                 const Request*, Response*)) {
+  const absl::Status unparsable = MakeError(
+      Reason::kInternal, "the message can't be parsed; strings must be UTF-8");
+  const google::protobuf::ServiceDescriptor* service =
+      Request::descriptor()->file()->FindServiceByName("IdempotencyService");
+  const int index = service->FindMethodByName(name)->index();
+  MarkMethodCallback(
+      index, new UnaryHandler<Request, Response>(
+                 [this, method](grpc::CallbackServerContext* context,
+                                const Request* request, Response* response) {
+                   return (this->*method)(context, request, response);
+                 },
+                 ToErrorReply(unparsable, 0).status));
+}
 
 grpc::ServerUnaryReactor* Service::Claim(grpc::CallbackServerContext* context,
                                          const v1::ClaimRequest* request,

@@ -37,6 +37,11 @@ class Service final : public v1::IdempotencyService::CallbackService {
                                     v1::ReleaseResponse* response) override;
 
  private:
+  // Puts a handler of the service's own in place of the generated one.
+  template <typename Request, typename Response>
+  void Install(const char* name,
+               grpc::ServerUnaryReactor* (Service::*method)(
+                   grpc::CallbackServerContext*, const Request*, Response*));
   CallContext ContextOf(const grpc::CallbackServerContext* context,
                         std::chrono::nanoseconds wait) const;
   // The outcome of a call written for a record whose downstream key the answer

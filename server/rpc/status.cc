@@ -38,7 +38,15 @@ void AddErrorInfo(Reason reason, google::rpc::Status& details) {
   details.add_details()->PackFrom(info);
 }
 
-// The message of InvalidField() is the field, a colon and the problem.
+// The field of the request that an error is about, or empty.
+std::string BadField(const absl::Status& error, Reason reason) {
+  if (reason == Reason::kUnknownPolicy || reason == Reason::kPolicyNotAllowed) {
+    return "policy";
+  }
+  return FieldOf(error);
+}
+
+// The message is the field, a colon and the problem.
 void AddBadRequest(const std::string& field, const std::string& message,
                    google::rpc::Status& details) {
   google::rpc::BadRequest bad_request;
@@ -86,7 +94,7 @@ ErrorReply ToErrorReply(const absl::Status& error, double random) {
   details.set_code(code);
   details.set_message(message);
   AddErrorInfo(reason, details);
-  const std::string field = FieldOf(error);
+  const std::string field = BadField(error, reason);
   if (!field.empty()) AddBadRequest(field, message, details);
   if (code == grpc::StatusCode::UNAVAILABLE) {
     reply.pushback = RetryDelay(reason, random);

@@ -251,7 +251,8 @@ TEST_F(ClaimTest, ARenewalExtendsItsGrantAndNoOther) {
   EXPECT_TRUE(IsRefusedAs(Send(Renewing(claim, record.fencing_token() + 1)),
                           "CLAIM_SUPERSEDED"));
   EXPECT_EQ(RecordOf(claim).SerializeAsString(), record.SerializeAsString());
-  const v1::Claimed renewed = Granted(Renewing(claim, record.fencing_token()));
+  const v1::Claimed renewed =
+      Granted(Renewing(WithLease(claim, seconds(30)), record.fencing_token()));
   EXPECT_EQ(renewed.attempt(), 1);
   EXPECT_EQ(RecordOf(claim).state(), v1::Record::STATE_IN_PROGRESS);
 }
@@ -288,12 +289,13 @@ TEST_F(ClaimTest, SecondOwnerIsToldWhenTheLeaseEnds) {
 }
 
 TEST_F(ClaimTest, RetryAfterEndsWithTheLease) {
-  const v1::ClaimRequest claim = WithLease(ClaimFor(NewKey()), kShortLease);
+  constexpr milliseconds kLease{700};
+  const v1::ClaimRequest claim = WithLease(ClaimFor(NewKey()), kLease);
   Granted(claim);
   const ClaimReply reply = Send(ByAnother(claim));
   ASSERT_TRUE(reply->has_in_progress()) << reply->ShortDebugString();
   EXPECT_GT(ToNanos(reply->in_progress().retry_after()), nanoseconds(0));
-  EXPECT_LE(ToNanos(reply->in_progress().retry_after()), kShortLease);
+  EXPECT_LE(ToNanos(reply->in_progress().retry_after()), kLease);
 }
 
 TEST_F(ClaimTest, ARenewalOfSomebodyElsesClaimIsSuperseded) {
@@ -417,7 +419,7 @@ TEST_F(ClaimTest, ATakeoverIsToldWhyTheAttemptWasAbandoned) {
 
 TEST_F(ClaimTest, AnOlderClaimTokenIsANewCaller) {
   const v1::ClaimRequest first = Abandoned();
-  v1::ClaimRequest second = WithLease(ByAnother(first), milliseconds(500));
+  v1::ClaimRequest second = WithLease(ByAnother(first), seconds(1));
   Granted(second);
   EXPECT_TRUE(Send(first)->has_in_progress());
   WaitForLeaseEnd(second);

@@ -410,6 +410,8 @@ TEST_F(EmbeddedClusterTest, StoppedPostmasterIsStoppedByForceInTime) {
   ASSERT_EQ(kill(postmaster, SIGSTOP), 0);
   EXPECT_TRUE((*cluster)->Stop().ok());
   EXPECT_FALSE(IsAlive(postmaster));
+  // Recovers, and frees the shared memory that the killed one left.
+  EXPECT_NE(StartOrFail(), nullptr);
 }
 
 TEST_F(EmbeddedClusterTest, TemporaryServerIsGoneWithItsKilledTest) {

@@ -38,6 +38,14 @@ void RequireOk(const absl::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
 
+std::unique_ptr<Replica> StartReplica(const std::string& database,
+                                      std::vector<std::string> flags) {
+  Replica::Options options;
+  options.database = database;
+  options.flags = std::move(flags);
+  return Require(Replica::Start(std::move(options)));
+}
+
 google::protobuf::Duration DurationOf(milliseconds duration) {
   google::protobuf::Duration proto;
   proto.set_seconds(duration.count() / 1000);
@@ -139,7 +147,7 @@ absl::StatusOr<v1::LookupResponse> Send(Stub& stub,
 
 std::string Decided(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
-  return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
+  return reason.empty() ? absl::StrCat(absl::StatusCodeToString(status.code()), " ", status.message()) : reason;
 }
 
 std::string Decided(const absl::StatusOr<v1::ClaimResponse>& response) {
@@ -182,9 +190,8 @@ absl::StatusOr<v1::ClaimResponse> ClaimPatiently(Stub& stub,
   const steady_clock::time_point end = steady_clock::now() + patience;
   for (;;) {
     absl::StatusOr<v1::ClaimResponse> response = Send(stub, claim);
-    const bool again = response.ok()
-                           ? response->has_in_progress()
-                           : absl::IsUnavailable(response.status());
+    const bool again = response.ok() ? response->has_in_progress()
+                                     : absl::IsUnavailable(response.status());
     if (!again || steady_clock::now() > end) return response;
     std::this_thread::sleep_for(
         response.ok() ? MillisecondsOf(response->in_progress().retry_after())

@@ -32,6 +32,10 @@ T Require(absl::StatusOr<T> value) {
 }
 void RequireOk(const absl::Status& status);
 
+// A replica that serves; an exception if it does not come to that.
+std::unique_ptr<Replica> StartReplica(const std::string& database,
+                                      std::vector<std::string> flags = {});
+
 google::protobuf::Duration DurationOf(std::chrono::milliseconds duration);
 std::chrono::milliseconds MillisecondsOf(
     const google::protobuf::Duration& duration);

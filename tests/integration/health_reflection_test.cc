@@ -227,9 +227,9 @@ class Questions {
   std::vector<std::string> Services() {
     ServerReflectionRequest request;
     request.set_list_services("*");
+    const ServerReflectionResponse answer = Ask(request);
     std::vector<std::string> names;
-    for (const auto& service :
-         Ask(request).list_services_response().service()) {
+    for (const auto& service : answer.list_services_response().service()) {
       names.push_back(service.name());
     }
     return names;

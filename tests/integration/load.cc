@@ -22,8 +22,10 @@ Load::Load(std::vector<std::shared_ptr<grpc::Channel>> channels,
     : options_(options) {
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back(
-        [this, channel = channels[static_cast<std::size_t>(i) %
-                                  channels.size()]] { Run(channel); });
+        [this,
+         channel = channels[static_cast<std::size_t>(i) % channels.size()]] {
+          Run(channel);
+        });
   }
 }
 

@@ -3,6 +3,7 @@
 // server, where the client does.
 
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -29,17 +30,30 @@ constexpr seconds kLong{20};
 
 class LostRepliesTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  static void SetUpTestSuite() {
     const TempPostgres& postgres = *Require(TempPostgres::Shared());
-    database_ = Require(TempPostgres::SharedDatabase());
-    store_gate_ = Require(TcpGate::Make(postgres.port()));
-    replica_ = Require(
-        Replica::Start(ThroughPort(database_, store_gate_->port())));
-    call_gate_ = Require(TcpGate::Make(replica_->port()));
+    database_ = new std::string(Require(TempPostgres::SharedDatabase()));
+    store_gate_ = Require(TcpGate::Make(postgres.port())).release();
+    replica_ =
+        Require(Replica::Start(ThroughPort(*database_, store_gate_->port())))
+            .release();
+    call_gate_ = Require(TcpGate::Make(replica_->port())).release();
+  }
+
+  static void TearDownTestSuite() {
+    delete call_gate_;
+    delete replica_;
+    delete store_gate_;
+    delete database_;
+  }
+
+  void SetUp() override {
     client_ =
         Client::Connect(absl::StrCat("127.0.0.1:", call_gate_->port()),
                         {.timeout = kLong, .retry = {.attempts_max = 20}});
     WarmUp();
+    store_cuts_ = store_gate_->counters().cuts;
+    call_cuts_ = call_gate_->counters().cuts;
   }
 
   // So that every statement is prepared and every connection quiet.
@@ -70,17 +84,15 @@ class LostRepliesTest : public ::testing::Test {
   }
 
   void ExpectLostToTheServer() {
-    EXPECT_TRUE(store_gate_->WaitForCuts(1, kLong));
-    EXPECT_EQ(store_gate_->counters().cuts, 1);
+    EXPECT_TRUE(store_gate_->WaitForCuts(store_cuts_ + 1, kLong));
   }
 
   void ExpectLostToTheClient() {
-    EXPECT_TRUE(call_gate_->WaitForCuts(1, kLong));
-    EXPECT_EQ(call_gate_->counters().cuts, 1);
+    EXPECT_TRUE(call_gate_->WaitForCuts(call_cuts_ + 1, kLong));
   }
 
   std::string Query(const std::string& sql) const {
-    return Require(TempPostgres::RunAt(database_, sql));
+    return Require(TempPostgres::RunAt(*database_, sql));
   }
 
   std::string Row(const v1::ClaimRequest& claim,
@@ -120,11 +132,15 @@ class LostRepliesTest : public ::testing::Test {
   // Straight to the server, sent once.
   Stub& stub() const { return replica_->stub(); }
 
-  std::string database_;
-  std::unique_ptr<TcpGate> store_gate_;
-  std::unique_ptr<Replica> replica_;
-  std::unique_ptr<TcpGate> call_gate_;
+  static inline std::string* database_ = nullptr;
+  static inline TcpGate* store_gate_ = nullptr;
+  static inline Replica* replica_ = nullptr;
+  static inline TcpGate* call_gate_ = nullptr;
+
   std::unique_ptr<Client> client_;
+  // Before the test.
+  std::int64_t store_cuts_ = 0;
+  std::int64_t call_cuts_ = 0;
 };
 
 // ---- Between the server and PostgreSQL.
@@ -225,9 +241,9 @@ TEST_F(LostRepliesTest, ClaimWhoseAnswerWasLostIsAnsweredTheSameAgain) {
 TEST_F(LostRepliesTest, TakeoverWhoseAnswerWasLostTellsTheSameAgain) {
   const v1::ClaimRequest first = MakeAbandoned();
   v1::ClaimRequest second = ByAnother(first);
-  const auto gated = v1::IdempotencyService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", call_gate_->port()),
-      grpc::InsecureChannelCredentials()));
+  const auto gated = v1::IdempotencyService::NewStub(
+      grpc::CreateChannel(absl::StrCat("127.0.0.1:", call_gate_->port()),
+                          grpc::InsecureChannelCredentials()));
   ASSERT_EQ(Decided(Send(*gated, LookupOf(first))), "STATE_IN_DOUBT");
   LoseAnswerToCallAbout(second.key());
   EXPECT_EQ(Decided(Send(*gated, second)), "UNAVAILABLE");

@@ -108,6 +108,14 @@ bool MemoryDatabase::Age(const RecordId& id, absl::Duration by) {
   return true;
 }
 
+void MemoryDatabase::AgeConflicts(absl::Duration by) {
+  MutexLock lock(mutex_);
+  for (auto& [id, row] : conflicts_) {
+    row.first_seen_at -= by;
+    row.last_seen_at -= by;
+  }
+}
+
 std::vector<KeptConflict> MemoryDatabase::ConflictsOf(
     const RecordId& id) const {
   MutexLock lock(mutex_);

@@ -59,6 +59,8 @@ class MemoryDatabase {
   // Moves all times of the record back, as if `by` had passed for it alone.
   // False if there is none.
   bool Age(const RecordId& id, absl::Duration by);
+  // The same for all evidence.
+  void AgeConflicts(absl::Duration by);
   // The evidence about `id`.
   std::vector<KeptConflict> ConflictsOf(const RecordId& id) const;
 

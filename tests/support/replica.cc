@@ -24,6 +24,8 @@ constexpr milliseconds kCheckTimeout{1000};
 constexpr milliseconds kCheckPause{10};
 // A server that comes back is found at once, and not after gRPC's seconds.
 constexpr int kReconnectPauseMs = 50;
+// gRPC's name for it misleads: it bounds an attempt to connect from below.
+constexpr int kConnectTimeoutMs = 10'000;
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
   static std::atomic<int> channels{0};
@@ -33,7 +35,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectPauseMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectPauseMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectPauseMs);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);

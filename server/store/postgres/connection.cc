@@ -121,8 +121,12 @@ absl::Status Connection::CheckServer() {
       remedy);
 }
 
+bool Connection::IsNamed(const Statement& statement) const {
+  return statement.plan == Plan::kKept && !options_.pooled;
+}
+
 absl::Status Connection::MakeReady(const Statement& statement, bool& stale) {
-  if (options_.pooled) return absl::OkStatus();
+  if (!IsNamed(statement)) return absl::OkStatus();
   try {
     if (session_->replan.Due(clock_.Now())) {
       pqxx::nontransaction(session_->connection).exec("DISCARD PLANS");
@@ -155,11 +159,11 @@ absl::StatusOr<pqxx::result> Connection::RunOnce(const Statement& statement,
   try {
     pqxx::nontransaction transaction(session_->connection);
     pqxx::result result =
-        options_.pooled
-            ? pqxx_compat::RunUnnamed(transaction, std::string(statement.sql),
-                                      parameters)
-            : pqxx_compat::RunPrepared(transaction, std::string(statement.name),
-                                       parameters);
+        IsNamed(statement)
+            ? pqxx_compat::RunPrepared(transaction, std::string(statement.name),
+                                       parameters)
+            : pqxx_compat::RunUnnamed(transaction, std::string(statement.sql),
+                                      parameters);
     if (!writes || !session_->unconfirmed) return result;
   } catch (...) {
     const Failure failure = FailureOfCurrentException(

@@ -23,10 +23,15 @@ namespace idempotency {
 
 enum class Effect { kRead, kWrite };
 
+// kKept: prepared once and its plan kept, for the hot path. kFresh: planned at
+// each execution, to suit the tables as they are then.
+enum class Plan { kKept, kFresh };
+
 struct Statement {
   std::string_view name;  // of the operation, for errors; unique
   std::string_view sql;
   Effect effect;
+  Plan plan;
 };
 
 // Parameters in PostgreSQL's binary format, none of them NULL.
@@ -83,6 +88,7 @@ class Connection {
   // Returns `failure`'s status; drops the session if it asks for that.
   absl::Status Note(const Failure& failure);
   bool IsOpen() const;
+  bool IsNamed(const Statement& statement) const;
   absl::Status MakeReady(const Statement& statement, bool& stale);
   absl::StatusOr<pqxx::result> RunOnce(const Statement& statement,
                                        const Parameters& parameters,

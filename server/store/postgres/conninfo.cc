@@ -95,6 +95,7 @@ std::vector<SessionSetting> RequiredSettings(const ConnectionOptions& options) {
       {"plan_cache_mode", "force_generic_plan"},
       {"enable_hashjoin", "off"},
       {"enable_mergejoin", "off"},
+      {"enable_seqscan", "off"},
       // The statements are written for it: conflicts wait and look again.
       {"default_transaction_isolation", "read committed"},
       {"client_min_messages", "warning"},

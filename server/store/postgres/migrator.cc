@@ -30,14 +30,14 @@ constexpr char kBoundLocks[] =
 
 constexpr Statement kFindSchema = {
     "find_schema", "SELECT to_regclass('idempotency_schema') IS NOT NULL",
-    Effect::kRead};
+    Effect::kRead, Plan::kFresh};
 
 constexpr Statement kReadSchema = {"read_schema", R"sql(
 SELECT version, major
 FROM idempotency_schema
 ORDER BY version
 )sql",
-                                   Effect::kRead};
+                                   Effect::kRead, Plan::kFresh};
 
 bool HasSchema(pqxx::transaction_base& transaction) {
   const pqxx::result found = transaction.exec(std::string(kFindSchema.sql));

@@ -1,5 +1,5 @@
-// The statements of the hot path. Each takes a batch as one array a column and
-// is committed by itself.
+// The statements of the record table. Each takes a batch as one array a column
+// and is committed by itself.
 //
 // Rules they all keep:
 //   - an array is joined on the whole primary key, so that every item is one
@@ -63,7 +63,7 @@ CROSS JOIN (
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING scope, key, fencing_token
 )sql",
-                                         Effect::kWrite};
+                                         Effect::kWrite, Plan::kKept};
 
 // RecordResponse() of transitions.cc, where DecideFinalize() would call it.
 inline constexpr Statement kFinalizeOwned = {"finalize_owned", R"sql(
@@ -109,7 +109,7 @@ WHERE r.scope = f.scope
   AND (f.status_code < 500 OR r.on_server_error = 1)
 RETURNING r.scope, r.key, timestamptz_send(r.expires_at)
 )sql",
-                                             Effect::kWrite};
+                                             Effect::kWrite, Plan::kKept};
 
 // $3: with headers and bodies. A body above $4 bytes is left out; its length
 // is told. The columns are those of record_row.h.
@@ -142,11 +142,12 @@ JOIN idempotency_records AS r
   ON r.scope = k.scope
   AND r.key = k.key
 )sql",
-                                           Effect::kRead};
+                                           Effect::kRead, Plan::kKept};
 
 // Where kReadRecords found no row to tell the time with.
-inline constexpr Statement kReadClock = {
-    "read_clock", "SELECT timestamptz_send(now())", Effect::kRead};
+inline constexpr Statement kReadClock = {"read_clock",
+                                         "SELECT timestamptz_send(now())",
+                                         Effect::kRead, Plan::kFresh};
 
 // The version makes sure that the body belongs to the record that was read.
 inline constexpr Statement kReadBodies = {"read_bodies", R"sql(
@@ -157,7 +158,7 @@ JOIN idempotency_records AS r
   AND r.key = k.key
   AND r.version = k.version
 )sql",
-                                          Effect::kRead};
+                                          Effect::kRead, Plan::kKept};
 
 // $4 and $5 are the guard beside the name. Every time is a parameter: the
 // decision was made at the time of the read.
@@ -259,7 +260,7 @@ WHERE r.scope = u.scope
   AND r.version = u.before_version
 RETURNING r.scope, r.key
 )sql",
-                                       Effect::kWrite};
+                                       Effect::kWrite, Plan::kKept};
 
 // $6: the bound of rows a record. Two replicas at once may overshoot it by
 // one row each.
@@ -277,8 +278,9 @@ WHERE (
     FROM idempotency_conflicts AS kept
     WHERE kept.scope = c.scope
       AND kept.key = c.key) < $6::bigint
-  OR EXISTS (
-    SELECT
+  -- No EXISTS: it may be planned as a scan of the whole table.
+  OR (
+    SELECT true
     FROM idempotency_conflicts AS same
     WHERE same.scope = c.scope
       AND same.key = c.key
@@ -290,7 +292,7 @@ SET
   last_seen_at = excluded.last_seen_at
 RETURNING scope, key
 )sql",
-                                             Effect::kWrite};
+                                             Effect::kWrite, Plan::kFresh};
 
 // Evidence outlives its record; an earlier life of the key is left out.
 inline constexpr Statement kCountConflicts = {"count_conflicts", R"sql(
@@ -305,13 +307,13 @@ JOIN idempotency_conflicts AS c
   AND c.last_seen_at >= r.created_at
 GROUP BY r.scope, r.key
 )sql",
-                                              Effect::kRead};
+                                              Effect::kRead, Plan::kFresh};
 
 inline constexpr Statement kReadScopes = {"read_scopes", R"sql(
 SELECT scope, policy, enforced
 FROM scope_policies
 )sql",
-                                          Effect::kRead};
+                                          Effect::kRead, Plan::kFresh};
 
 inline constexpr Statement kReadPolicies = {"read_policies", R"sql(
 SELECT
@@ -324,14 +326,14 @@ SELECT
   on_server_error
 FROM ttl_policies
 )sql",
-                                            Effect::kRead};
+                                            Effect::kRead, Plan::kFresh};
 
 inline constexpr Statement kReadNamespace = {"read_namespace", R"sql(
 SELECT value
 FROM idempotency_settings
 WHERE name = 'downstream_namespace'
 )sql",
-                                             Effect::kRead};
+                                             Effect::kRead, Plan::kFresh};
 
 }  // namespace idempotency::statements
 
