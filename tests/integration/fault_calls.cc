@@ -147,7 +147,10 @@ absl::StatusOr<v1::LookupResponse> Send(Stub& stub,
 
 std::string Decided(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
-  return reason.empty() ? absl::StrCat(absl::StatusCodeToString(status.code()), " ", status.message()) : reason;
+  if (!reason.empty()) return reason;
+  // Without a server behind it: only the message tells why.
+  if (absl::IsUnavailable(status)) return status.ToString();
+  return absl::StatusCodeToString(status.code());
 }
 
 std::string Decided(const absl::StatusOr<v1::ClaimResponse>& response) {

@@ -75,7 +75,8 @@ absl::StatusOr<v1::LookupResponse> Send(
     std::chrono::milliseconds timeout = kCallTimeout);
 
 // What was decided, in a word: "Claimed", "RESULT_RECORDED", "released",
-// "STATE_FINALIZED"; for an error its reason, or its code where it has none.
+// "STATE_FINALIZED"; for an error its reason, or its code where it has
+// none, with the message of an UNAVAILABLE that no server made.
 std::string Decided(const absl::Status& status);
 std::string Decided(const absl::StatusOr<v1::ClaimResponse>& response);
 std::string Decided(const absl::StatusOr<v1::FinalizeResponse>& response);
