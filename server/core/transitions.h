@@ -2,8 +2,9 @@
 // time). Nothing else in the program decides who may execute.
 //
 // Every function takes the record as it is stored, or null when there is no
-// row; `now` is a reading of the database's clock from just before the record
-// was read: a lease that is over by it was over when the record was read. None of them reads a clock or touches anything.
+// row. `now` is a reading of the database's clock from just before the record
+// was read: a lease that is over by it was over when the record was read. None
+// of them reads a clock or touches anything.
 #ifndef IDEMPOTENCY_SERVER_CORE_TRANSITIONS_H_
 #define IDEMPOTENCY_SERVER_CORE_TRANSITIONS_H_
 
