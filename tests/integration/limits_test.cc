@@ -158,6 +158,7 @@ TEST_F(LimitsTest, KeysThatOnlyLookAlikeAreKeptApart) {
   std::vector<v1::ClaimRequest> claims;
   for (const std::string& key : keys) {
     claims.push_back(ClaimFor(key));
+    claims.back().set_scope("tests/alike");
     EXPECT_EQ(Granted(claims.back()).attempt(), 1) << key;
   }
   for (const v1::ClaimRequest& claim : claims) {

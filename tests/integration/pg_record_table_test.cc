@@ -398,25 +398,44 @@ TEST_F(PgRecordTableTest, LongBodiesComeInBoundedGroups) {
   }
 }
 
+// Each change makes a row that no transition makes.
 TEST_F(PgRecordTableTest, RowsThatNobodyWroteAreRefusedOneByOne) {
   const std::vector<RecordId> ids = {
       {"rows", "a"}, {"rows", "b"}, {"rows", "c"}};
   for (const RecordId& id : ids) ASSERT_TRUE(Insert(Claim(id)).has_value());
-  Sql(options_,
-      "ALTER TABLE idempotency_records DROP CONSTRAINT policy_is_known;"
-      "UPDATE idempotency_records SET on_abandoned = 2 WHERE key = 'b'");
-  const auto snapshot = table_.Read(Pointers(ids), ReadBodies::kYes);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_TRUE(snapshot->rows[0].record.has_value());
-  EXPECT_FALSE(snapshot->rows[1].read);
-  EXPECT_EQ(ReasonOf(snapshot->rows[1].status), Reason::kRecordCorrupt);
-  EXPECT_TRUE(snapshot->rows[2].record.has_value());
+  for (const char* change :
+       {"on_abandoned = 2", "on_server_error = -1", "gave_up = 4",
+        "gave_up = 1", "status_code = 200", "attempt = 0", "version = 0",
+        "abandoned_attempt = 1", "in_flight = false, status_code = 200",
+        "in_flight = false, gave_up = 1, gave_up_at = now(), "
+        "gave_up_status_code = 0",
+        "request_hash = ''"}) {
+    SCOPED_TRACE(change);
+    Sql(options_,
+        "DELETE FROM idempotency_records WHERE key = 'b';"
+        "INSERT INTO idempotency_records SELECT (r).* FROM (SELECT "
+        "jsonb_populate_record(r, '{\"key\": \"b\"}') AS r FROM "
+        "idempotency_records AS r WHERE key = 'a') AS copy;"
+        "UPDATE idempotency_records SET " +
+            std::string(change) + " WHERE key = 'b'");
+    const auto snapshot = table_.Read(Pointers(ids), ReadBodies::kYes);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+    EXPECT_TRUE(snapshot->rows[0].record.has_value());
+    EXPECT_FALSE(snapshot->rows[1].read);
+    EXPECT_EQ(ReasonOf(snapshot->rows[1].status), Reason::kRecordCorrupt);
+    EXPECT_TRUE(snapshot->rows[2].record.has_value());
+  }
+}
 
+TEST_F(PgRecordTableTest, AStoreRefusesToDecideOnSuchARow) {
+  const RecordId id{"rows", "a"};
+  ASSERT_TRUE(Insert(Claim(id)).has_value());
+  Sql(options_, "UPDATE idempotency_records SET on_abandoned = 2");
   Metrics metrics;
   OptimisticStore store(
       std::make_unique<PgRecordTable>(options_, SampleClock()), SampleClock(),
       metrics);
-  const ClaimCommand claim = Claim(ids[1], 2);
+  const ClaimCommand claim = Claim(id, 2);
   const ClaimCommand* const claims[] = {&claim};
   EXPECT_EQ(ReasonOf(store.ClaimBatch(claims)[0].outcome.status()),
             Reason::kRecordCorrupt);

@@ -93,7 +93,7 @@ class PlansTest : public testing::Test {
       EXPECT_THAT(plan, Not(HasSubstr("Hash Join"))) << statement.name << plan;
       EXPECT_THAT(plan, Not(HasSubstr("Merge Join"))) << statement.name << plan;
       if (statement.name == statements::kInsertNew.name) continue;
-      EXPECT_THAT(plan, HasSubstr("Index")) << statement.name << plan;
+      EXPECT_THAT(plan, HasSubstr("Index Cond:")) << statement.name << plan;
     }
   }
 

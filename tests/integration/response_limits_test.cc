@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 
 #include "tests/integration/wire_fixture.h"
@@ -154,20 +153,7 @@ TEST_F(ResponseLimitsTest, TheClientLeavesOutWhatNoMessageCanHold) {
   EXPECT_TRUE(Replayed(ByAnother(claim)).response().body_omitted());
 }
 
-// A replica that was told to keep longer bodies.
-class LongBodiesTest : public ResponseLimitsTest {
- protected:
-  static FinalizeReply SendTo(Replica& replica,
-                              const v1::FinalizeRequest& request) {
-    FinalizeReply reply;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
-    reply.status = replica.stub().Finalize(&context, request, &reply.message);
-    return reply;
-  }
-};
-
-TEST_F(LongBodiesTest, ABodyOf3MiBIsKeptWhereTheServerIsToldSo) {
+TEST_F(ResponseLimitsTest, ABodyOf3MiBIsKeptWhereTheServerIsToldSo) {
   Replica::Options options;
   options.database = database();
   options.flags = {"--body_bytes_max=3145728"};

@@ -103,23 +103,19 @@ std::string RetryProblem(const Details& details, bool unavailable,
   return "";
 }
 
-// Sends one call with a deadline and keeps all that comes back.
+// Sends one call and keeps all that comes back.
 template <typename Request, typename Response>
 Reply<Response> SendOnce(grpc::Status (v1::IdempotencyService::Stub::*method)(
                              grpc::ClientContext*, const Request&, Response*),
-                         const Request& request,
-                         v1::IdempotencyService::Stub& stub,
-                         milliseconds timeout) {
+                         const Replica& replica, const Request& request,
+                         Timeout timeout) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
-  Reply<Response> reply;
-  reply.status = (stub.*method)(&context, request, &reply.message);
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto pushback = trailers.find("grpc-retry-pushback-ms");
-  if (pushback != trailers.end()) {
-    reply.pushback =
-        std::string(pushback->second.data(), pushback->second.size());
+  if (timeout.has_value()) {
+    context.set_deadline(std::chrono::system_clock::now() + *timeout);
   }
+  Reply<Response> reply;
+  reply.status = (replica.stub().*method)(&context, request, &reply.message);
+  reply.pushback = PushbackOf(context);
   return reply;
 }
 
@@ -197,14 +193,50 @@ std::string ExpectedDownstreamKey(const std::string& name_space,
   return uuid;
 }
 
+std::optional<std::string> PushbackOf(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto pushback = trailers.find("grpc-retry-pushback-ms");
+  if (pushback == trailers.end()) return std::nullopt;
+  return std::string(pushback->second.data(), pushback->second.size());
+}
+
+ClaimReply SendTo(const Replica& replica, const v1::ClaimRequest& request,
+                  Timeout timeout) {
+  return SendOnce(&v1::IdempotencyService::Stub::Claim, replica, request,
+                  timeout);
+}
+FinalizeReply SendTo(const Replica& replica, const v1::FinalizeRequest& request,
+                     Timeout timeout) {
+  return SendOnce(&v1::IdempotencyService::Stub::Finalize, replica, request,
+                  timeout);
+}
+ReleaseReply SendTo(const Replica& replica, const v1::ReleaseRequest& request,
+                    Timeout timeout) {
+  return SendOnce(&v1::IdempotencyService::Stub::Release, replica, request,
+                  timeout);
+}
+LookupReply SendTo(const Replica& replica, const v1::LookupRequest& request,
+                   Timeout timeout) {
+  return SendOnce(&v1::IdempotencyService::Stub::Lookup, replica, request,
+                  timeout);
+}
+
 std::unique_ptr<std::string> WireTest::database_;
 std::unique_ptr<Replica> WireTest::replica_;
 
 void WireTest::SetUpTestSuite() {
   const auto database = TempPostgres::SharedDatabase();
   ASSERT_TRUE(database.ok()) << database.status();
-  database_ = std::make_unique<std::string>(*database);
-  auto replica = Replica::Start(*database_);
+  StartReplica(*database);
+}
+
+void WireTest::StartReplica(const std::string& database,
+                            std::vector<std::string> flags) {
+  database_ = std::make_unique<std::string>(database);
+  Replica::Options options;
+  options.database = database;
+  options.flags = std::move(flags);
+  auto replica = Replica::Start(std::move(options));
   ASSERT_TRUE(replica.ok()) << replica.status();
   replica_ = *std::move(replica);
 }
@@ -273,23 +305,6 @@ v1::LookupRequest WireTest::LookupOf(const v1::ClaimRequest& claim) {
   request.set_scope(claim.scope());
   request.set_key(claim.key());
   return request;
-}
-
-ClaimReply WireTest::Send(const v1::ClaimRequest& request) {
-  return SendOnce(&v1::IdempotencyService::Stub::Claim, request,
-                  replica().stub(), kPatience);
-}
-FinalizeReply WireTest::Send(const v1::FinalizeRequest& request) {
-  return SendOnce(&v1::IdempotencyService::Stub::Finalize, request,
-                  replica().stub(), kPatience);
-}
-ReleaseReply WireTest::Send(const v1::ReleaseRequest& request) {
-  return SendOnce(&v1::IdempotencyService::Stub::Release, request,
-                  replica().stub(), kPatience);
-}
-LookupReply WireTest::Send(const v1::LookupRequest& request) {
-  return SendOnce(&v1::IdempotencyService::Stub::Lookup, request,
-                  replica().stub(), kPatience);
 }
 
 v1::Claimed WireTest::Granted(const v1::ClaimRequest& request) {

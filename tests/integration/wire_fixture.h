@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 #include "idempotency/v1/idempotency.pb.h"
 #include "tests/support/replica.h"
@@ -85,14 +86,32 @@ std::string ExpectedDownstreamKey(const std::string& name_space,
                                   const std::string& scope,
                                   const std::string& key, int freed_count);
 
+// The trailer grpc-retry-pushback-ms of a call that has ended.
+std::optional<std::string> PushbackOf(const grpc::ClientContext& context);
+
+// Each sends the call once. Without a timeout it has no deadline.
+using Timeout = std::optional<std::chrono::milliseconds>;
+inline constexpr std::chrono::milliseconds kPatience{10'000};
+ClaimReply SendTo(const Replica& replica, const v1::ClaimRequest& request,
+                  Timeout timeout = kPatience);
+FinalizeReply SendTo(const Replica& replica, const v1::FinalizeRequest& request,
+                     Timeout timeout = kPatience);
+ReleaseReply SendTo(const Replica& replica, const v1::ReleaseRequest& request,
+                    Timeout timeout = kPatience);
+LookupReply SendTo(const Replica& replica, const v1::LookupRequest& request,
+                   Timeout timeout = kPatience);
+
 // Tests of one replica, that of the test suite.
 class WireTest : public testing::Test {
  protected:
   static constexpr char kScope[] = "tests/wire";
-  static constexpr std::chrono::milliseconds kPatience{10'000};
 
+  // With a database of the shared PostgreSQL.
   static void SetUpTestSuite();
   static void TearDownTestSuite();
+  // For suites that need another one, or flags.
+  static void StartReplica(const std::string& database,
+                           std::vector<std::string> flags = {});
 
   static Replica& replica() { return *replica_; }
   static const std::string& database() { return *database_; }
@@ -116,11 +135,10 @@ class WireTest : public testing::Test {
       v1::ReleaseRequest::Disposition disposition);
   static v1::LookupRequest LookupOf(const v1::ClaimRequest& claim);
 
-  // Sent once each.
-  static ClaimReply Send(const v1::ClaimRequest& request);
-  static FinalizeReply Send(const v1::FinalizeRequest& request);
-  static ReleaseReply Send(const v1::ReleaseRequest& request);
-  static LookupReply Send(const v1::LookupRequest& request);
+  template <typename Request>
+  static auto Send(const Request& request) {
+    return SendTo(replica(), request);
+  }
 
   // These fail the test unless the answer is of this kind.
   static v1::Claimed Granted(const v1::ClaimRequest& request);

@@ -67,7 +67,9 @@ struct Phrase {
 
 // In the order of their certainty: a message about several addresses holds
 // several of them.
-constexpr std::array<Phrase, 14> kConnectCauses = {{
+constexpr std::array<Phrase, 15> kConnectCauses = {{
+    {"unsupported startup parameter",
+     "the address is a pooler's, which has to be said in the flags"},
     {"password authentication failed", "the password was refused"},
     {"no password supplied", "a password is required"},
     {"no pg_hba.conf entry", "pg_hba.conf does not let this client in"},

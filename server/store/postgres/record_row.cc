@@ -125,15 +125,20 @@ void ReadResponse(PgRow& row, bool with_bodies, Record& record,
   }
 }
 
-RecordState ReadState(PgRow& row) {
-  if (row.Bool(kInFlight)) return RecordState::kUnfinished;
-  return row.IsNull(kStatusCode) ? RecordState::kReleased : RecordState::kFinal;
+RecordState ReadState(PgRow& row, bool& known) {
+  const bool has_response = !row.IsNull(kStatusCode);
+  if (!row.Bool(kInFlight)) {
+    return has_response ? RecordState::kFinal : RecordState::kReleased;
+  }
+  if (has_response) known = false;
+  return RecordState::kUnfinished;
 }
 
 // What no transition makes.
 bool Contradicts(const Record& record) {
   const bool unfinished = record.state == RecordState::kUnfinished;
   return (unfinished && record.lease <= absl::ZeroDuration()) ||
+         (unfinished && record.lease_expires_at <= record.claimed_at) ||
          (!unfinished && record.gave_up != GaveUp::kNo) || record.attempt < 1 ||
          record.fencing_token < 1 || record.version < 1 ||
          record.freed_count < 0 || record.request_hash.empty() ||
@@ -242,7 +247,7 @@ absl::StatusOr<StoredRecord> ReadStoredRecord(pqxx::row row, bool with_bodies) {
   stored.now = fields.Time(kNow);
   stored.id = ReadStoredId(row);
   Record& record = stored.record;
-  record.state = ReadState(fields);
+  record.state = ReadState(fields, known);
   record.request_hash = fields.Bytes(kRequestHash);
   record.claim_token = fields.Id(kClaimToken);
   record.fencing_token = fields.Int8(kFencingToken);
