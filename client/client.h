@@ -57,10 +57,10 @@ struct CallOptions {
 // backoff with full jitter. A wait that would reach the deadline ends the call
 // at once, with the error it has.
 //
-// Errors: the service's, see ToAbslStatus() and ReasonOf(). A Claim, Finalize
-// or Release that failed and may nevertheless have been carried out has the
-// reason OUTCOME_UNKNOWN, whatever its code (UNAVAILABLE, DEADLINE_EXCEEDED):
-// calling again with the same request finds out.
+// Errors: the service's, see ToAbslStatus() and ErrorReasonOf(). A Claim,
+// Finalize or Release that failed and may nevertheless have been carried out
+// has the reason OUTCOME_UNKNOWN, whatever its code (UNAVAILABLE,
+// DEADLINE_EXCEEDED): calling again with the same request finds out.
 //
 // Thread-safe.
 class Client {

@@ -49,7 +49,7 @@ std::string WithViolations(const std::string& message,
 
 }  // namespace
 
-std::string ReasonOf(const absl::Status& status) {
+std::string ErrorReasonOf(const absl::Status& status) {
   const auto info = DetailOf<google::rpc::ErrorInfo>(status, kErrorInfoUrl);
   if (!info.has_value() || info->domain() != kDomain) return "";
   return info->reason();
@@ -80,7 +80,7 @@ std::optional<std::chrono::nanoseconds> RetryDelayOf(
 }
 
 bool MayHaveActed(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
+  const std::string reason = ErrorReasonOf(status);
   if (!reason.empty()) {
     return reason == kOutcomeUnknown || reason == kInternal;
   }
@@ -102,7 +102,7 @@ bool MayHaveActed(const absl::Status& status) {
 }
 
 absl::Status AsOutcomeUnknown(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
+  const std::string reason = ErrorReasonOf(status);
   absl::Status result(
       status.code(),
       absl::StrCat("outcome unknown, the call may have been carried out; send "

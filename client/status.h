@@ -15,7 +15,7 @@ namespace idempotency {
 // status and for errors that the service did not make (no connection, a proxy
 // in between). "OUTCOME_UNKNOWN" also stands for the client's own finding: the
 // call may have been carried out, and nothing it heard says whether it was.
-std::string ReasonOf(const absl::Status& status);
+std::string ErrorReasonOf(const absl::Status& status);
 
 // The same code and message, each field violation of a BadRequest appended to
 // the message, and every detail kept as a payload under its type URL

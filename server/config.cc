@@ -1,19 +1,20 @@
 #include "server/config.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <iterator>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/core/limits.h"
@@ -144,6 +145,40 @@ void PrintManual() {
   }
 }
 
+// absl::ParseCommandLine would end the process by itself, with status 1, where
+// it does not like an argument.
+absl::Status ReadArguments(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    const auto known = std::find_if(
+        std::begin(kFlags), std::end(kFlags),
+        [&](const char* flag) { return name == absl::StrCat("--", flag); });
+    if (known == std::end(kFlags)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", name, "' is not a flag; see --help"));
+    }
+    absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(*known);
+    std::string value;
+    if (equals != std::string::npos) {
+      value = argument.substr(equals + 1);
+    } else if (flag->IsOfType<bool>()) {
+      value = "true";
+    } else if (++i < argc) {
+      value = argv[i];
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": needs a value"));
+    }
+    std::string error;
+    if (!flag->ParseFrom(value, &error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": ", error.empty() ? "bad value" : error));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadEnvironment() {
   for (const char* const name : kFlags) {
     const std::string variable = EnvironmentName(name);
@@ -221,7 +256,22 @@ absl::Status CheckFlags() {
   return absl::OkStatus();
 }
 
+// gRPC takes 443 for a port that is missing, and 99999 modulo 65536.
+bool HasPort(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  const std::size_t colon = address.rfind(':');
+  std::uint32_t port = 0;
+  return colon != std::string::npos && colon > 0 &&
+         std::isdigit(static_cast<unsigned char>(address.back())) != 0 &&
+         absl::SimpleAtoi(address.substr(colon + 1), &port) && port <= 65535;
+}
+
 absl::Status CheckListen(const Config& config) {
+  if (!HasPort(config.listen)) {
+    return absl::InvalidArgumentError(
+        "--listen: want an address and a port of 0 to 65535, such as "
+        "127.0.0.1:50051");
+  }
   if (IsLoopback(config.listen)) return absl::OkStatus();
   if (config.embedded()) {
     return absl::InvalidArgumentError(
@@ -287,11 +337,8 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
   }
   const absl::Status environment = ReadEnvironment();
   if (!environment.ok()) return environment;
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", rest[1], "' is not a flag; see --help"));
-  }
+  const absl::Status arguments = ReadArguments(argc, argv);
+  if (!arguments.ok()) return arguments;
   const absl::Status flags = CheckFlags();
   if (!flags.ok()) return flags;
   Config config = FromFlags();

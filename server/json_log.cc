@@ -1,10 +1,8 @@
 #include "server/json_log.h"
 
-#include <grpc/support/log.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -24,16 +22,6 @@ const char* NameOf(Severity severity) {
       return "ERROR";
   }
   return "ERROR";
-}
-
-std::atomic<Log*> grpc_log{nullptr};
-
-void WriteGrpcLog(gpr_log_func_args* args) {
-  Log* const log = grpc_log.load(std::memory_order_acquire);
-  if (log == nullptr || args->severity == GPR_LOG_SEVERITY_DEBUG) return;
-  log->Write(args->severity == GPR_LOG_SEVERITY_ERROR ? Severity::kError
-                                                      : Severity::kInfo,
-             "grpc", {{"detail", args->message}});
 }
 
 }  // namespace
@@ -57,11 +45,6 @@ void JsonLog::Write(Severity severity, std::string_view message,
   // An error text of the system need not be UTF-8.
   logger_->info(
       line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-void RouteGrpcLog(Log& log) {
-  grpc_log.store(&log, std::memory_order_release);
-  gpr_set_log_function(&WriteGrpcLog);
 }
 
 }  // namespace idempotency

@@ -26,10 +26,6 @@ class JsonLog final : public Log {
   std::shared_ptr<spdlog::logger> logger_;
 };
 
-// Sends what the gRPC library itself has to say to `log`, which must outlive
-// every use of gRPC.
-void RouteGrpcLog(Log& log);
-
 }  // namespace idempotency
 
 #endif  // IDEMPOTENCY_SERVER_JSON_LOG_H_

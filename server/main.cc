@@ -8,6 +8,7 @@
 #include "server/app.h"
 #include "server/config.h"
 #include "server/json_log.h"
+#include "server/rpc/library_log.h"
 
 // Read by jemalloc, when it is linked. Few arenas: the lanes free what gRPC's
 // threads allocated, and more arenas only hold more memory for it.
@@ -51,7 +52,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   idempotency::JsonLog log;
-  idempotency::RouteGrpcLog(log);
+  idempotency::SendLibraryLogsTo(&log);
   absl::StatusOr<std::unique_ptr<idempotency::App>> app =
       idempotency::App::Start(*std::move(config), log);
   if (!app.ok()) {

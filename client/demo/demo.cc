@@ -214,7 +214,7 @@ void Print(const std::string& line) {
 
 int PrintError(const absl::Status& status) {
   Print(absl::StrCat(absl::StatusCodeToString(status.code()), " ",
-                     ReasonOf(status), ": ", status.message()));
+                     ErrorReasonOf(status), ": ", status.message()));
   return 1;
 }
 

@@ -23,6 +23,8 @@ inline constexpr std::size_t kKeyBytesMax = 255;
 inline constexpr std::size_t kRequestHashBytesMin = 16;
 inline constexpr std::size_t kRequestHashBytesMax = 64;
 inline constexpr std::size_t kOwnerBytesMax = 128;
+// Policies are named by operators; no name in use comes near this.
+inline constexpr std::size_t kPolicyNameBytesMax = 128;
 // A resume position, not a document: it is copied into every takeover.
 inline constexpr std::size_t kCheckpointBytesMax = 4 * kKiB;
 inline constexpr std::size_t kHeadersMax = 64;
@@ -63,7 +65,9 @@ inline constexpr std::size_t kBatchItemsMax = 512;
 inline constexpr std::size_t kBatchBytesMax = 1 * kMiB;
 // One call alone may exceed the batch's bytes; it then goes by itself.
 static_assert(kBodyBytesMax + kHeaderBytesMax < 4 * kBatchBytesMax);
-inline constexpr std::size_t kQueueItemsMax = 16 * kBatchItemsMax;
+// A hot key's whole crowd, ten thousand at once, is to be answered and not
+// refused.
+inline constexpr std::size_t kQueueItemsMax = 32 * kBatchItemsMax;
 inline constexpr std::size_t kQueueBytesMax = 64 * kMiB;
 static_assert(kQueueItemsMax >= 2 * kBatchItemsMax);
 static_assert(kQueueBytesMax >= 2 * kBatchBytesMax);

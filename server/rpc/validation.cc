@@ -15,8 +15,6 @@
 namespace idempotency {
 namespace {
 
-// A policy is named by operators; no name in use comes near this.
-constexpr std::size_t kPolicyNameBytesMax = 128;
 // What google.protobuf.Duration itself allows.
 constexpr std::int64_t kProtoSecondsMax = 315'576'000'000;
 constexpr std::int32_t kProtoNanosMax = 999'999'999;
@@ -106,7 +104,8 @@ class FieldReader {
   }
 
   std::string PolicyName(const std::string& name) {
-    if (CheckSize("policy", name.size(), "bytes", 0, kPolicyNameBytesMax)) {
+    if (CheckSize("policy", name.size(), "bytes", 0,
+                  limits::kPolicyNameBytesMax)) {
       CheckNoControl("policy", name);
     }
     return name;

@@ -171,7 +171,7 @@ TEST_F(ClientTest, ANegativePushbackEndsTheCall) {
   const auto response = ClientOf(server)->Claim(request);
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ReasonOf(response.status()), "OVERLOADED");
+  EXPECT_EQ(ErrorReasonOf(response.status()), "OVERLOADED");
   EXPECT_THAT(server->claims(), SizeIs(1));
   EXPECT_THAT(time_->sleeps(), IsEmpty());
 }
@@ -195,7 +195,7 @@ TEST_F(ClientTest, WithoutAnyHintTheBackoffGrowsAndAttemptsAreBounded) {
   const auto response = ClientOf(server)->Claim(request);
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ReasonOf(response.status()), "OVERLOADED");
+  EXPECT_EQ(ErrorReasonOf(response.status()), "OVERLOADED");
   EXPECT_THAT(server->claims(), SizeIs(6));
   EXPECT_THAT(time_->sleeps(),
               ElementsAre(milliseconds(25), milliseconds(50), milliseconds(100),
@@ -281,12 +281,12 @@ TEST_F(ClientTest, AnUnansweredWriteSaysThatItsOutcomeIsUnknown) {
   const auto lookup = client->Lookup({}, {.timeout = milliseconds(200)});
 
   EXPECT_EQ(claim.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(ReasonOf(claim.status()), "OUTCOME_UNKNOWN");
+  EXPECT_EQ(ErrorReasonOf(claim.status()), "OUTCOME_UNKNOWN");
   EXPECT_THAT(std::string(claim.status().message()),
               HasSubstr("outcome unknown"));
   EXPECT_THAT(server->claims(), SizeIs(1));
   EXPECT_EQ(lookup.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(ReasonOf(lookup.status()), "");
+  EXPECT_EQ(ErrorReasonOf(lookup.status()), "");
 }
 
 TEST_F(ClientTest, ALostAnswerStaysUnknownThroughLaterRefusals) {
@@ -295,7 +295,7 @@ TEST_F(ClientTest, ALostAnswerStaysUnknownThroughLaterRefusals) {
   const auto response = ClientOf(server)->Finalize(AFinalize("done"));
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ReasonOf(response.status()), "OUTCOME_UNKNOWN");
+  EXPECT_EQ(ErrorReasonOf(response.status()), "OUTCOME_UNKNOWN");
   EXPECT_THAT(std::string(response.status().message()),
               AllOf(HasSubstr("OVERLOADED"), HasSubstr("attempt 2")));
 }
@@ -307,7 +307,7 @@ TEST_F(ClientTest, ARefusalSettlesWhatWasUnknown) {
   const auto response = ClientOf(server)->Finalize(AFinalize("done"));
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ReasonOf(response.status()), "CLAIM_SUPERSEDED");
+  EXPECT_EQ(ErrorReasonOf(response.status()), "CLAIM_SUPERSEDED");
 }
 
 TEST_F(ClientTest, ATimeoutThatIsNotPositiveSendsNothing) {
@@ -335,7 +335,7 @@ TEST_F(ClientTest, AnAnswerWithoutAKnownOutcomeIsUnavailable) {
   const auto response = ClientOf(server)->Claim(request);
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ReasonOf(response.status()), "OUTCOME_UNKNOWN");
+  EXPECT_EQ(ErrorReasonOf(response.status()), "OUTCOME_UNKNOWN");
   EXPECT_THAT(server->claims(), SizeIs(6));
 }
 
@@ -424,7 +424,7 @@ TEST_F(ClientTest, FieldViolationsAreInTheMessageAndDetailsInThePayloads) {
   const auto response = ClientOf(server)->Lookup({});
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ReasonOf(response.status()), "INVALID_FIELD");
+  EXPECT_EQ(ErrorReasonOf(response.status()), "INVALID_FIELD");
   EXPECT_THAT(std::string(response.status().message()),
               HasSubstr("scope: 1 to 128 characters"));
   EXPECT_TRUE(response.status()
@@ -442,7 +442,7 @@ TEST_F(ClientTest, AReasonOfAnotherDomainIsNotTheServices) {
       {{.status = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "other",
                                details.SerializeAsString())}});
 
-  EXPECT_EQ(ReasonOf(ClientOf(server)->Lookup({}).status()), "");
+  EXPECT_EQ(ErrorReasonOf(ClientOf(server)->Lookup({}).status()), "");
 }
 
 TEST_F(ClientTest, AServerThatIsGoneIsUnavailable) {

@@ -146,7 +146,7 @@ absl::StatusOr<v1::LookupResponse> Send(Stub& stub,
 }
 
 std::string Decided(const absl::Status& status) {
-  const std::string reason = ReasonOf(status);
+  const std::string reason = ErrorReasonOf(status);
   if (!reason.empty()) return reason;
   // Without a server behind it: only the message tells why.
   if (absl::IsUnavailable(status)) return status.ToString();

@@ -116,6 +116,9 @@ absl::Status Replica::WaitForHealth(bool serving, milliseconds timeout) const {
     }
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCheckTimeout);
+    // A call that fails at once drives no connection forward; gRPC itself looks
+    // after it every five seconds only.
+    context.set_wait_for_ready(true);
     HealthCheckResponse response;
     const grpc::Status status = stub->Check(&context, {}, &response);
     if (status.ok() &&
