@@ -20,6 +20,11 @@ using std::chrono::milliseconds;
 
 // Lanes are looked at so often while they finish what they have.
 constexpr milliseconds kDrainPoll{5};
+// Calls that reach gRPC while it shuts down end with CANCELLED, which no client
+// takes for "try elsewhere". So callers are turned away for a while before.
+constexpr milliseconds kTurnAway{300};
+// How often it is looked whether the database watch is stuck.
+constexpr absl::Duration kStuckPoll = absl::Milliseconds(500);
 
 LogFields ReportFields(const SweepReport& report) {
   LogFields fields = {{"deleted", absl::StrCat(report.deleted)},
@@ -118,6 +123,12 @@ void App::StartThreads() {
   other_threads_.emplace_back(
       [this] { Repeat([this] { return watch_->Look(); }); });
   other_threads_.emplace_back([this] {
+    Repeat([this] {
+      if (watch_->IsStuck()) server_->SetServing(false);
+      return kStuckPoll;
+    });
+  });
+  other_threads_.emplace_back([this] {
     // Before the database is known to be usable there is nothing to sweep.
     Repeat([this] {
       return rules_.Get() == nullptr ? absl::Milliseconds(100)
@@ -158,6 +169,7 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
       .check_schema = [this] { return CheckSchema(connection_, clock_); },
       .store = MakePostgresStore(connection_, clock_, metrics_),
       .rules = rules_,
+      .clock = clock_,
       .log = log_,
       .serving = [this](bool serving) { server_->SetServing(serving); }});
 }
@@ -185,7 +197,10 @@ void App::Finish(milliseconds delay, milliseconds grace) {
     std::this_thread::sleep_for(delay);
     engine_->StopAccepting();
     const SteadyTime end = clock_.Now() + grace;
-    server_->Shutdown(grace);
+    std::this_thread::sleep_for(std::min(grace, kTurnAway));
+    server_->Shutdown(
+        std::max(milliseconds{0},
+                 std::chrono::duration_cast<milliseconds>(end - clock_.Now())));
     // Calls that were cancelled by then are still in their lanes.
     while (!engine_->idle() && clock_.Now() < end) {
       std::this_thread::sleep_for(kDrainPoll);

@@ -128,14 +128,14 @@ void PrintManual() {
   std::cout
       << "idempotency-server: asks and remembers, for a whole fleet, whether "
          "an operation\nmay be executed or has been done.\n\n"
-         "  idempotency-server                       a private database, on "
+         "  idempotency-server                    a private database, on "
          "127.0.0.1:50051\n"
          "  idempotency-server --database=URI --migrate\n\n"
          "Every flag can also be given in the environment: --data_dir as\n"
-         "IDEMPOTENCY_DATA_DIR. A flag goes before the environment, that before"
-         " the default.\nDurations are written like 500ms, 30s, 10m, 24h; "
-         "booleans as --migrate or\n--migrate=false. SIGTERM drains and ends "
-         "with status 0.\n\n";
+         "IDEMPOTENCY_DATA_DIR. A flag goes before the environment, and that "
+         "before the\ndefault. Durations are written like 500ms, 30s, 10m, "
+         "24h; booleans as --migrate\nor --migrate=false. SIGTERM drains and "
+         "ends with status 0.\n\n";
   for (const char* const name : kFlags) {
     const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
     const std::string value = flag->DefaultValue();

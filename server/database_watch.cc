@@ -1,5 +1,6 @@
 #include "server/database_watch.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -10,6 +11,8 @@ namespace {
 // A changed policy must reach every replica within 5 s.
 constexpr absl::Duration kRest = absl::Seconds(2);
 constexpr absl::Duration kRestWhileAway = absl::Milliseconds(500);
+// A sound database answers within the timeouts of a statement or a connect.
+constexpr std::chrono::seconds kStuckAfter{5};
 
 }  // namespace
 
@@ -17,7 +20,9 @@ DatabaseWatch::DatabaseWatch(Parts parts)
     : parts_(std::move(parts)), migrated_(parts_.migrate == nullptr) {}
 
 absl::Duration DatabaseWatch::Look() {
+  looking_since_ = parts_.clock.Now();
   const absl::Status status = LookOnce();
+  looking_since_ = SteadyTime::max();
   parts_.serving(status.ok());
   if (status.ok()) {
     if (!served_) {
@@ -39,6 +44,11 @@ absl::Duration DatabaseWatch::Look() {
   // The database that comes back may be another one.
   schema_checked_ = false;
   return kRestWhileAway;
+}
+
+bool DatabaseWatch::IsStuck() const {
+  const SteadyTime since = looking_since_;
+  return since != SteadyTime::max() && parts_.clock.Now() - since > kStuckAfter;
 }
 
 absl::Status DatabaseWatch::LookOnce() {

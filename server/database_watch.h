@@ -4,19 +4,21 @@
 #ifndef IDEMPOTENCY_SERVER_DATABASE_WATCH_H_
 #define IDEMPOTENCY_SERVER_DATABASE_WATCH_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/core/clock.h"
 #include "server/core/log.h"
 #include "server/core/policies.h"
 #include "server/core/store.h"
 
 namespace idempotency {
 
-// A step function. Not thread-safe.
+// A step function. Not thread-safe but for IsStuck().
 class DatabaseWatch {
  public:
   struct Parts {
@@ -27,6 +29,7 @@ class DatabaseWatch {
     std::function<absl::Status()> check_schema;
     std::unique_ptr<Store> store;  // of its own
     FleetRulesCache& rules;
+    const Clock& clock;
     Log& log;
     // Told after each step whether calls can be served.
     std::function<void(bool)> serving;
@@ -37,12 +40,19 @@ class DatabaseWatch {
   // Looks once. Returns how long to rest before the next look.
   absl::Duration Look();
 
+  // Has a look been under way for so long that calls can't be served? A
+  // database that stands still while its machine answers keeps it waiting for
+  // good. Thread-safe.
+  bool IsStuck() const;
+
  private:
   absl::Status LookOnce();
 
   Parts parts_;
   bool migrated_;
   bool schema_checked_ = false;
+  // When the look under way began; max: none is.
+  std::atomic<SteadyTime> looking_since_ = SteadyTime::max();
   std::string last_error_;
   bool served_ = false;
 };

@@ -193,9 +193,12 @@ void Lane::RunBatch() {
 bool Lane::IsDead(const Call& call, SteadyTime now) const {
   if (CallerIsGone(call)) return true;
   const bool hindered = store_failed_ || !call.setback.ok();
-  const SteadyTime::duration margin =
-      hindered ? SteadyTime::duration(limits::kAnswerMargin)
-               : SteadyTime::duration::zero();
+  SteadyTime::duration margin = SteadyTime::duration::zero();
+  if (hindered) margin += limits::kAnswerMargin;
+  // Another try may wait for the lock as long again.
+  if (call.setback.code() == absl::StatusCode::kAborted) {
+    margin += limits::kLockWaitMax;
+  }
   if (call.context.deadline - margin <= now) return true;
   return hindered && call.setback.code() != absl::StatusCode::kUnknown &&
          call.setback.code() != absl::StatusCode::kAborted &&

@@ -52,6 +52,8 @@ inline constexpr std::chrono::seconds kDeadlineDefault{30};
 // A call that has already failed is answered this long before its deadline,
 // so that its caller is told why instead of timing out.
 inline constexpr std::chrono::milliseconds kAnswerMargin{50};
+// A statement gives up after it waited so long for another's lock.
+inline constexpr std::chrono::milliseconds kLockWaitMax{200};
 // Longest pause that InProgress proposes, and how far it is spread.
 inline constexpr std::chrono::seconds kRetryAfterMax{1};
 inline constexpr double kRetryAfterJitter = 0.2;

@@ -136,7 +136,8 @@ class ClaimRun {
     claimed.lease -= absl::FromChrono(clock_.Now() - asked_at);
     if (TooLittleIsLeft(record, claimed)) return false;
     if (claimed.lease <= absl::ZeroDuration()) {
-      answers_[item].outcome = Contended();
+      answers_[item].outcome =
+          absl::UnknownError("the lease was over before it could be told");
       return true;
     }
     answers_[item].outcome = std::move(claimed);

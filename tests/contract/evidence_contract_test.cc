@@ -77,6 +77,20 @@ TEST_P(StoreContract, EvidenceOfAnEarlierLifeIsNotCounted) {
   EXPECT_EQ(database().EvidenceOf(Id()).size(), 1u);
 }
 
+TEST_P(StoreContract, EvidenceOfAnEarlierLifeLeavesRoomForThatOfThisOne) {
+  MustClaim(ClaimBy(1));
+  const std::uint32_t bound = limits::kConflictsPerRecordMax;
+  for (std::uint32_t i = 0; i < bound; ++i) {
+    EXPECT_FALSE(Finalize(100 + i, Answer(200)).ok());
+  }
+  Age(Id(), absl::Hours(48));
+  database().AgeEvidence(absl::Hours(48));
+  MustClaim(ClaimBy(2));
+  EXPECT_FALSE(Finalize(3, Answer(200)).ok());
+  EXPECT_EQ(database().EvidenceOf(Id()).size(), bound + 1);
+  EXPECT_EQ(Lookup()->conflict_count, 1);
+}
+
 TEST_P(StoreContract, EvidenceIsSweptAfterItsTimeOnly) {
   MustClaim(ClaimBy(1));
   EXPECT_FALSE(Finalize(2, Answer(200)).ok());

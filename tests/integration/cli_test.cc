@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/core/limits.h"
 #include "tests/integration/wire_fixture.h"
 #include "tests/support/port.h"
 #include "tests/support/server_process.h"
@@ -31,8 +32,9 @@ struct Ended {
   std::string output;
 };
 
-std::unique_ptr<ServerProcess> Run(std::vector<std::string> arguments,
-                                   std::vector<std::string> environment = {}) {
+std::unique_ptr<ServerProcess> StartServer(
+    std::vector<std::string> arguments,
+    std::vector<std::string> environment = {}) {
   auto process = ServerProcess::Start({.program = IDEMPOTENCY_SERVER_PROGRAM,
                                        .arguments = std::move(arguments),
                                        .environment = std::move(environment),
@@ -44,7 +46,8 @@ std::unique_ptr<ServerProcess> Run(std::vector<std::string> arguments,
 // Runs the server where it is expected to end by itself.
 Ended RunToEnd(std::vector<std::string> arguments,
                std::vector<std::string> environment = {}) {
-  const auto process = Run(std::move(arguments), std::move(environment));
+  const auto process =
+      StartServer(std::move(arguments), std::move(environment));
   if (process == nullptr) return {};
   const auto exit = process->WaitForExit(seconds(20));
   EXPECT_TRUE(exit.ok()) << exit.status() << process->Output();
@@ -84,7 +87,7 @@ TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
       {"database_pooled", "false"},
       {"database_citus", "false"},
       {"lanes", "1"},
-      {"queue_items_max", "8192"},
+      {"queue_items_max", std::to_string(limits::kQueueItemsMax)},
       {"body_bytes_max", "1048576"},
       {"deadline_max", "30s"},
       {"store_patience", "2s"},
@@ -193,15 +196,16 @@ TEST(ListenTest, PlaintextBeyondLoopbackNeedsAWord) {
   }
   const int port = FreePort();
   const auto allowed =
-      Run({kSomeDatabase, "--listen=0.0.0.0:" + std::to_string(port),
-           "--allow_plaintext"});
+      StartServer({kSomeDatabase, "--listen=0.0.0.0:" + std::to_string(port),
+                   "--allow_plaintext"});
   EXPECT_TRUE(allowed->WaitForPort(port, seconds(20)).ok());
 }
 
 TEST(ListenTest, LoopbackHasSeveralNames) {
   for (const std::string host : {"127.0.0.1", "localhost", "127.1.2.3"}) {
     const std::string port = std::to_string(FreePort());
-    const auto process = Run({kSomeDatabase, "--listen=" + host + ":" + port});
+    const auto process =
+        StartServer({kSomeDatabase, "--listen=" + host + ":" + port});
     const auto line = process->WaitForLine("listening", seconds(20));
     ASSERT_TRUE(line.ok()) << line.status();
     EXPECT_THAT(*line, HasSubstr("\"port\":\"" + port + "\""));
@@ -209,7 +213,7 @@ TEST(ListenTest, LoopbackHasSeveralNames) {
 }
 
 TEST(ListenTest, PortZeroIsAnyFreePortAndIsSaid) {
-  const auto process = Run({kSomeDatabase, "--listen=127.0.0.1:0"});
+  const auto process = StartServer({kSomeDatabase, "--listen=127.0.0.1:0"});
   const auto line = process->WaitForLine("listening", seconds(20));
   ASSERT_TRUE(line.ok()) << line.status();
   const std::string marker = "\"port\":\"";
@@ -223,7 +227,7 @@ TEST(ListenTest, PortZeroIsAnyFreePortAndIsSaid) {
 TEST(ListenTest, APortInUseEndsTheSecondServer) {
   const int port = FreePort();
   const std::string listen = "--listen=127.0.0.1:" + std::to_string(port);
-  const auto first = Run({kSomeDatabase, listen});
+  const auto first = StartServer({kSomeDatabase, listen});
   ASSERT_TRUE(first->WaitForPort(port, seconds(20)).ok());
   const Ended second = RunToEnd({kSomeDatabase, listen});
   EXPECT_EQ(second.code, 1);
@@ -239,21 +243,21 @@ TEST(SettingTest, AFlagGoesBeforeTheEnvironment) {
   const std::string variable =
       "IDEMPOTENCY_LISTEN=127.0.0.1:" + std::to_string(by_environment);
   {
-    const auto process = Run({kSomeDatabase}, {variable});
+    const auto process = StartServer({kSomeDatabase}, {variable});
     EXPECT_TRUE(process->WaitForPort(by_environment, seconds(20)).ok());
   }
-  const auto process =
-      Run({kSomeDatabase, "--listen=127.0.0.1:" + std::to_string(by_flag)},
-          {variable});
+  const auto process = StartServer(
+      {kSomeDatabase, "--listen=127.0.0.1:" + std::to_string(by_flag)},
+      {variable});
   EXPECT_TRUE(process->WaitForPort(by_flag, seconds(20)).ok());
   EXPECT_FALSE(process->WaitForPort(by_environment, seconds(0)).ok());
 }
 
 TEST(SettingTest, AFlagTakesItsValueAsTheNextWordToo) {
   const int port = FreePort();
-  const auto process =
-      Run({"--database", "postgresql://nobody@127.0.0.1:1/none", "--listen",
-           "127.0.0.1:" + std::to_string(port), "--migrate"});
+  const auto process = StartServer(
+      {"--database", "postgresql://nobody@127.0.0.1:1/none", "--listen",
+       "127.0.0.1:" + std::to_string(port), "--migrate"});
   EXPECT_TRUE(process->WaitForPort(port, seconds(20)).ok());
 }
 

@@ -68,7 +68,7 @@ void Load::NoteWrong(const std::string& what) {
 }
 
 template <typename Request>
-auto Load::SendUntilAnswered(Stub& stub, const Request& request) {
+auto Load::SendUntilAnswered(Stub& stub, const Request& request, bool& left) {
   for (int attempt = 1;; ++attempt) {
     const steady_clock::time_point sent = steady_clock::now();
     auto response = Send(stub, request, options_.timeout);
@@ -76,6 +76,11 @@ auto Load::SendUntilAnswered(Stub& stub, const Request& request) {
       NoteWrong("a call outlived its deadline");
     }
     if (response.ok() || !IsUnserved(response.status())) return response;
+    if (options_.leaves_a_draining_server &&
+        Decided(response.status()) == "DRAINING") {
+      left = true;
+      return response;
+    }
     ++unserved_;
     if (attempt >= options_.attempts || stopping_) return response;
     std::this_thread::sleep_for(kPause);
@@ -84,19 +89,20 @@ auto Load::SendUntilAnswered(Stub& stub, const Request& request) {
 
 void Load::Run(std::shared_ptr<grpc::Channel> channel) {
   const auto stub = v1::IdempotencyService::NewStub(std::move(channel));
-  while (!stopping_) RunOne(*stub);
+  bool left = false;
+  while (!stopping_ && !left) RunOne(*stub, left);
 }
 
-void Load::RunOne(Stub& stub) {
+void Load::RunOne(Stub& stub, bool& left) {
   const v1::ClaimRequest claim = ClaimOf(RandomKey());
-  const auto claimed = SendUntilAnswered(stub, claim);
+  const auto claimed = SendUntilAnswered(stub, claim, left);
   if (!claimed.ok() && IsUnserved(claimed.status())) return;
   if (!claimed.ok() || !claimed->has_claimed()) {
     NoteWrong(absl::StrCat("a new key was answered ", Decided(claimed)));
     return;
   }
   const v1::FinalizeRequest finalize = FinalizeOf(claim, 201, claim.key());
-  const auto recorded = SendUntilAnswered(stub, finalize);
+  const auto recorded = SendUntilAnswered(stub, finalize, left);
   if (!recorded.ok() && !IsUnserved(recorded.status())) {
     NoteWrong(absl::StrCat("the owner's response: ", Decided(recorded)));
     return;

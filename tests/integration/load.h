@@ -25,6 +25,9 @@ class Load {
     int threads = 16;
     std::chrono::milliseconds timeout{1000};  // of one attempt
     int attempts = 30;
+    // Like a client with other replicas to go to: a thread whose call is
+    // refused because the server drains makes no more.
+    bool leaves_a_draining_server = false;
   };
 
   // `channels` are used in turn.
@@ -49,9 +52,10 @@ class Load {
 
  private:
   void Run(std::shared_ptr<grpc::Channel> channel);
-  void RunOne(Stub& stub);
+  // Sets `left` when the thread is to end.
+  void RunOne(Stub& stub, bool& left);
   template <typename Request>
-  auto SendUntilAnswered(Stub& stub, const Request& request);
+  auto SendUntilAnswered(Stub& stub, const Request& request, bool& left);
   void NoteWrong(const std::string& what);
 
   const Options options_;

@@ -1,10 +1,8 @@
 // The statements against a real database: they store and answer exactly what
 // the transition functions say.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,107 +12,10 @@
 #include "server/core/optimistic_store.h"
 #include "server/core/transitions.h"
 #include "server/store/postgres/record_table.h"
-#include "tests/integration/pg_samples.h"
+#include "tests/integration/pg_table_fixture.h"
 
 namespace idempotency {
 namespace {
-
-using testing::HasSubstr;
-
-class PgRecordTableTest : public testing::Test {
- protected:
-  std::optional<absl::Time> Insert(const ClaimCommand& claim) {
-    const ClaimCommand* const claims[] = {&claim};
-    const auto granted = table_.InsertNew(claims);
-    EXPECT_TRUE(granted.ok()) << granted.status();
-    return granted.ok() ? granted->front() : std::nullopt;
-  }
-
-  ReadRow ReadOne(const RecordId& id, ReadBodies bodies = ReadBodies::kYes) {
-    const RecordId* const ids[] = {&id};
-    absl::StatusOr<Snapshot> snapshot = table_.Read(ids, bodies);
-    EXPECT_TRUE(snapshot.ok()) << snapshot.status();
-    return snapshot.ok() ? snapshot->rows.front() : ReadRow();
-  }
-
-  Record MustRead(const RecordId& id) {
-    const ReadRow row = ReadOne(id);
-    EXPECT_TRUE(row.read) << row.status;
-    EXPECT_TRUE(row.record.has_value());
-    return row.record.value_or(Record());
-  }
-
-  bool ReplaceOne(const RecordId& id, const Record& before,
-                  const Record& after) {
-    const Replacement replacement{
-        .id = &id, .before = &before, .after = &after};
-    const Replacement* const replacements[] = {&replacement};
-    const auto replaced = table_.Replace(replacements);
-    EXPECT_TRUE(replaced.ok()) << replaced.status();
-    return replaced.ok() && replaced->front();
-  }
-
-  // Puts `record` into the table, as it is but for the guard.
-  Record Put(const RecordId& id, Record record) {
-    EXPECT_TRUE(Insert(Claim(id)).has_value());
-    const Record before = MustRead(id);
-    record.version = before.version + 1;
-    EXPECT_TRUE(ReplaceOne(id, before, record));
-    return record;
-  }
-
-  const ConnectionOptions options_ = MigratedDatabase();
-  PgRecordTable table_{options_, SampleClock()};
-};
-
-// A record with something in every field that can be.
-Record FullRecord(RecordState state) {
-  Record record;
-  record.state = state;
-  record.request_hash = std::string("\0\xff\\x'", 5) + std::string(27, 'h');
-  record.claim_token = Token(7);
-  record.fencing_token = 1'700'000'000'000'009;
-  record.attempt = 3;
-  record.policy = {.name = "odd \"name\"",
-                   .lease = absl::Milliseconds(1500),
-                   .max_lease = absl::Hours(24 * 366 * 100),
-                   .retention = absl::Hours(24 * 366 * 100),
-                   .on_abandoned = OnAbandoned::kHold,
-                   .on_server_error = OnServerError::kRecord};
-  record.held = true;
-  record.freed_count = 2;
-  record.created_at = absl::FromUnixMicros(1'700'000'000'000'001);
-  record.claimed_at = absl::FromUnixMicros(1'700'000'000'000'002);
-  record.lease = absl::Microseconds(123'456'789);
-  record.lease_expires_at = absl::FromUnixMicros(1'700'000'123'456'791);
-  record.expires_at = absl::FromUnixMicros(4'000'000'000'000'003);
-  record.owner = "worker-\xc3\xa9 {1,2}";
-  record.checkpoint = std::string("\0step\xff", 6);
-  record.checkpoint_number = 1'234'567'890'123;
-  record.abandoned =
-      Abandoned{.attempt = 2,
-                .fencing_token = 1'700'000'000'000'000,
-                .claimed_at = absl::FromUnixMicros(1'690'000'000'000'001),
-                .abandoned_at = absl::FromUnixMicros(1'690'000'000'000'002),
-                .checkpoint = std::string("\0", 1),
-                .reason = AbandonReason::kServerError,
-                .status_code = 503,
-                .owner = ""};
-  if (state == RecordState::kUnfinished) {
-    record.gave_up = GaveUp::kServerError;
-    record.gave_up_at = absl::FromUnixMicros(1'700'000'000'000'004);
-    record.gave_up_status_code = 599;
-  }
-  if (state == RecordState::kFinal) {
-    record.finalized_at = absl::FromUnixMicros(1'700'000'000'000'005);
-    record.response = {.status_code = 0,
-                       .headers = std::string("\0h", 2),
-                       .body = std::string("\0\xff\\x", 4),
-                       .headers_omitted = true};
-    record.response_digest = std::string(32, '\xfe');
-  }
-  return record;
-}
 
 // Grants under every kind of policy and of request.
 std::vector<ClaimCommand> AllKindsOfClaims() {
@@ -208,93 +109,6 @@ TEST_F(PgRecordTableTest, ReplaceLeavesARecordedResponseAlone) {
   Record expected = final;
   expected.version += 1;
   EXPECT_EQ(MustRead(id), expected);
-}
-
-// What FinalizeOwned does to a stored record is what DecideFinalize() decides.
-class FinalizeOwnedTest : public PgRecordTableTest {
- protected:
-  // Nothing where the decision is not to record.
-  void ExpectAsDecided(const std::string& name, const Record& start,
-                       int status_code = 200) {
-    SCOPED_TRACE(name);
-    const RecordId id{"finalize", name};
-    const Record before = Put(id, start);
-    FinalizeCommand finalize = Finalize(id, 7);
-    finalize.response.status_code = status_code;
-    const FinalizeCommand* const finalizes[] = {&finalize};
-    const auto expiries = table_.FinalizeOwned(finalizes);
-    ASSERT_TRUE(expiries.ok()) << expiries.status();
-    const Record after = MustRead(id);
-    if (!expiries->front().has_value()) {
-      EXPECT_EQ(after, before);
-      const auto decided = DecideFinalize(&before, finalize, Now());
-      EXPECT_TRUE(!decided.write.has_value() ||
-                  decided.write->state != RecordState::kFinal ||
-                  before.state == RecordState::kFinal);
-      return;
-    }
-    const auto decided = DecideFinalize(&before, finalize, after.finalized_at);
-    ASSERT_TRUE(decided.write.has_value());
-    EXPECT_EQ(after, *decided.write);
-    EXPECT_EQ(*expiries->front(), decided.answer->expires_at);
-  }
-
-  // Unfinished, of token 7, with its lease over and its expiry as given.
-  static Record Owned(absl::Time expires_at) {
-    Record record = FullRecord(RecordState::kUnfinished);
-    record.policy.retention = absl::Hours(24);
-    record.expires_at = expires_at;
-    record.held = false;
-    return record;
-  }
-};
-
-TEST_F(FinalizeOwnedTest, KeepsTheExpiryWhereTheRetentionIsLeft) {
-  ExpectAsDecided("kept", Owned(Now() + absl::Hours(25)));
-  ExpectAsDecided("moved", Owned(Now() + absl::Hours(23)));
-}
-
-TEST_F(FinalizeOwnedTest, TakesTheRetentionForAParkedRecord) {
-  Record parked = Owned(absl::InfiniteFuture());
-  parked.held = true;
-  ExpectAsDecided("parked", parked);
-}
-
-TEST_F(FinalizeOwnedTest, FollowsAPermanentPolicy) {
-  Record permanent = Owned(absl::InfiniteFuture());
-  permanent.policy.retention = std::nullopt;
-  ExpectAsDecided("for ever", permanent);
-  permanent.policy.retention_after_finalize = absl::Hours(2);
-  ExpectAsDecided("a while", permanent);
-}
-
-TEST_F(FinalizeOwnedTest, TellsAnExpiredRecordFromAHeldOne) {
-  Record expired = Owned(Now() - absl::Seconds(1));
-  ExpectAsDecided("expired", expired);
-  expired.held = true;
-  ExpectAsDecided("held", expired);
-}
-
-TEST_F(FinalizeOwnedTest, RecordsServerErrorsOnlyWhereThePolicyDoes) {
-  for (const OnServerError rule :
-       {OnServerError::kRelease, OnServerError::kRecord,
-        OnServerError::kHold}) {
-    Record record = Owned(Now() + absl::Hours(25));
-    record.policy.on_server_error = rule;
-    const std::string name = std::to_string(static_cast<int>(rule));
-    ExpectAsDecided("499 " + name, record, 499);
-    ExpectAsDecided("500 " + name, record, 500);
-  }
-}
-
-TEST_F(FinalizeOwnedTest, LeavesOthersRecordsAlone) {
-  Record others = Owned(Now() + absl::Hours(25));
-  others.claim_token = Token(8);
-  ExpectAsDecided("another token", others);
-  Record final = FullRecord(RecordState::kFinal);
-  ExpectAsDecided("final", final);
-  Record released = FullRecord(RecordState::kReleased);
-  ExpectAsDecided("released", released);
 }
 
 TEST_F(PgRecordTableTest, ReadTellsTheTimeWithAndWithoutRows) {
@@ -439,91 +253,6 @@ TEST_F(PgRecordTableTest, AStoreRefusesToDecideOnSuchARow) {
   const ClaimCommand* const claims[] = {&claim};
   EXPECT_EQ(ReasonOf(store.ClaimBatch(claims)[0].outcome.status()),
             Reason::kRecordCorrupt);
-}
-
-class ConflictsTest : public PgRecordTableTest {
- protected:
-  bool Keep(const RecordId& id, int token, char digest) {
-    const Conflict conflict{.id = id,
-                            .claim_token = Token(token),
-                            .response_digest = std::string(32, digest),
-                            .status_code = 200};
-    const Conflict* const conflicts[] = {&conflict};
-    const auto kept = table_.KeepConflicts(conflicts);
-    EXPECT_TRUE(kept.ok()) << kept.status();
-    return kept.ok() && kept->front();
-  }
-
-  int Count(const RecordId& id) {
-    const RecordId* const ids[] = {&id};
-    const auto counts = table_.CountConflicts(ids);
-    EXPECT_TRUE(counts.ok()) << counts.status();
-    return counts.ok() ? counts->front() : -1;
-  }
-
-  const RecordId id_{"orders", "twice"};
-};
-
-TEST_F(ConflictsTest, OneRowForEachTokenAndResponse) {
-  ASSERT_TRUE(Insert(Claim(id_)).has_value());
-  EXPECT_TRUE(Keep(id_, 2, 'a'));
-  EXPECT_TRUE(Keep(id_, 2, 'a'));
-  EXPECT_TRUE(Keep(id_, 2, 'b'));
-  EXPECT_TRUE(Keep(id_, 3, 'b'));
-  EXPECT_EQ(Sql(options_,
-                "SELECT count, first_seen_at < last_seen_at FROM "
-                "idempotency_conflicts ORDER BY count DESC"),
-            "2\tt\n1\tf\n1\tf");
-  EXPECT_EQ(Count(id_), 2);  // different responses
-}
-
-TEST_F(ConflictsTest, AreBoundedAndKnownOnesAreStillCounted) {
-  for (int i = 0; i < limits::kConflictsPerRecordMax; ++i) {
-    EXPECT_TRUE(Keep(id_, i, 'a'));
-  }
-  EXPECT_FALSE(Keep(id_, 100, 'a'));
-  EXPECT_TRUE(Keep(id_, 0, 'a'));
-  EXPECT_EQ(
-      Sql(options_, "SELECT count(*), max(count) FROM idempotency_conflicts"),
-      "16\t2");
-}
-
-TEST_F(ConflictsTest, OfAnEarlierLifeAreNotCounted) {
-  EXPECT_TRUE(Keep(id_, 2, 'a'));
-  EXPECT_EQ(Count(id_), 0);  // no record
-  ASSERT_TRUE(Insert(Claim(id_)).has_value());
-  EXPECT_EQ(Count(id_), 0);
-  EXPECT_TRUE(Keep(id_, 3, 'b'));
-  EXPECT_EQ(Count(id_), 1);
-}
-
-TEST_F(PgRecordTableTest, RulesAreThoseOfTheFirstMigration) {
-  Sql(options_,
-      "INSERT INTO scope_policies VALUES ('pay/cards', 'payment', true)");
-  const absl::StatusOr<FleetRules> rules = table_.ReadRules();
-  ASSERT_TRUE(rules.ok()) << rules.status();
-  EXPECT_EQ(rules->policies.size(), 5u);
-  EXPECT_EQ(rules->policies.at("default"), SamplePolicy());
-  const Policy& payment = rules->policies.at("payment");
-  EXPECT_EQ(payment.on_abandoned, OnAbandoned::kHold);
-  EXPECT_EQ(payment.on_server_error, OnServerError::kHold);
-  EXPECT_EQ(rules->policies.at("order").retention, absl::Hours(7 * 24));
-  EXPECT_EQ(rules->policies.at("form").lease, absl::Seconds(10));
-  const Policy& task = rules->policies.at("task");
-  EXPECT_EQ(task.max_lease, absl::Hours(24));
-  EXPECT_EQ(task.retention, std::nullopt);
-  EXPECT_TRUE(rules->scopes.at("pay/cards").enforced);
-  EXPECT_FALSE(rules->downstream_namespace.is_nil());
-}
-
-TEST_F(PgRecordTableTest, RulesThatCannotBeFollowedAreRefusedByName) {
-  Sql(options_,
-      "ALTER TABLE ttl_policies DROP CONSTRAINT "
-      "ttl_policies_lease_within_bounds;"
-      "UPDATE ttl_policies SET lease = '2 hours' WHERE name = 'form'");
-  const absl::StatusOr<FleetRules> rules = table_.ReadRules();
-  EXPECT_EQ(rules.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(rules.status().message()), HasSubstr("\"form\""));
 }
 
 }  // namespace

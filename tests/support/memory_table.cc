@@ -242,10 +242,15 @@ absl::StatusOr<std::vector<bool>> MemoryTable::KeepConflicts(
           const MemoryDatabase::ConflictId id = {
               conflict->id.scope, conflict->id.key, conflict->claim_token,
               conflict->response_digest};
+          const auto record = database_.records_.find(conflict->id);
+          const absl::Time life_began = record == database_.records_.end()
+                                            ? absl::InfinitePast()
+                                            : record->second.created_at;
           const auto of_record =
               std::count_if(rows.begin(), rows.end(), [&](const auto& row) {
                 return std::get<0>(row.first) == conflict->id.scope &&
-                       std::get<1>(row.first) == conflict->id.key;
+                       std::get<1>(row.first) == conflict->id.key &&
+                       row.second.last_seen_at >= life_began;
               });
           if (!rows.contains(id) &&
               of_record >= limits::kConflictsPerRecordMax) {

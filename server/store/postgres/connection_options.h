@@ -5,6 +5,8 @@
 #include <chrono>
 #include <string>
 
+#include "server/core/limits.h"
+
 namespace idempotency {
 
 // A plain value.
@@ -21,7 +23,7 @@ struct ConnectionOptions {
   std::string application_name = "idempotency-server";
   std::chrono::seconds connect_timeout{3};
   // A lock that is not had by then gives the statement up without effect.
-  std::chrono::milliseconds lock_timeout{200};
+  std::chrono::milliseconds lock_timeout = limits::kLockWaitMax;
   std::chrono::milliseconds statement_timeout{5000};
 };
 

@@ -262,8 +262,8 @@ RETURNING r.scope, r.key
 )sql",
                                        Effect::kWrite, Plan::kKept};
 
-// $6: the bound of rows a record. Two replicas at once may overshoot it by
-// one row each.
+// $6: the bound of rows a record; those of an earlier life of the key do not
+// count. Two replicas at once may overshoot it by one row each.
 inline constexpr Statement kKeepConflicts = {"keep_conflicts", R"sql(
 INSERT INTO idempotency_conflicts AS k (
   scope, key, claim_token, response_digest, status_code,
@@ -273,11 +273,15 @@ SELECT
   now(), now()
 FROM unnest($1::text[], $2::text[], $3::uuid[], $4::bytea[], $5::integer[])
   AS c (scope, key, claim_token, response_digest, status_code)
+LEFT JOIN idempotency_records AS r
+  ON r.scope = c.scope
+  AND r.key = c.key
 WHERE (
     SELECT count(*)
     FROM idempotency_conflicts AS kept
     WHERE kept.scope = c.scope
-      AND kept.key = c.key) < $6::bigint
+      AND kept.key = c.key
+      AND kept.last_seen_at >= coalesce(r.created_at, '-infinity')) < $6::bigint
   -- No EXISTS: it may be planned as a scan of the whole table.
   OR (
     SELECT true
