@@ -103,7 +103,11 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
 class ClaimRun {
  public:
   ClaimRun(RecordTable& table, const Clock& clock, Batch<ClaimCommand> claims)
-      : table_(table), clock_(clock), claims_(claims), answers_(claims.size()) {
+      : table_(table),
+        clock_(clock),
+        claims_(claims),
+        answers_(claims.size()),
+        to_be_renewed_(claims.size()) {
     for (std::size_t i = 0; i < claims.size(); ++i) open_.push_back(i);
   }
 
@@ -115,10 +119,22 @@ class ClaimRun {
       ReadAndDecide();
     }
     for (const std::size_t i : open_) answers_[i].outcome = Contended();
+    AdmitGrants();
     return std::move(answers_);
   }
 
  private:
+  // A claim that was granted and then could not be renewed failed, but not
+  // without effect.
+  void AdmitGrants() {
+    for (std::size_t i = 0; i < answers_.size(); ++i) {
+      absl::StatusOr<ClaimOutcome>& outcome = answers_[i].outcome;
+      if (to_be_renewed_[i] && !outcome.ok() && !HasReason(outcome.status())) {
+        outcome = absl::UnknownError("granted, and not renewed in time");
+      }
+    }
+  }
+
   void Fail(const Open& items, const absl::Status& status) {
     for (const std::size_t i : items) answers_[i].outcome = status;
   }
@@ -134,7 +150,8 @@ class ClaimRun {
   bool SettleGrant(std::size_t item, Claimed claimed, Record record,
                    absl::Time granted_at, SteadyTime asked_at) {
     claimed.lease -= absl::FromChrono(clock_.Now() - asked_at);
-    if (TooLittleIsLeft(record, claimed)) return false;
+    to_be_renewed_[item] = TooLittleIsLeft(record, claimed);
+    if (to_be_renewed_[item]) return false;
     if (claimed.lease <= absl::ZeroDuration()) {
       answers_[item].outcome =
           absl::UnknownError("the lease was over before it could be told");
@@ -249,6 +266,8 @@ class ClaimRun {
   const Clock& clock_;
   const Batch<ClaimCommand> claims_;
   std::vector<ClaimAnswer> answers_;
+  // By item: granted, with too little left of the lease to answer.
+  std::vector<bool> to_be_renewed_;
   Open open_;
   bool last_round_ = false;
 };

@@ -68,11 +68,18 @@ class LostRepliesTest : public ::testing::Test {
     ASSERT_EQ(Decided(client_->Lookup(LookupOf(claim))), "STATE_FINALIZED");
   }
 
-  // The reply to the next statement of that name is lost once it is committed.
-  void LoseReplyToStatement(const std::string& name) {
+  // The reply to the next statement with these bytes in it is lost once it is
+  // committed.
+  void LoseReplyToStatementWith(const std::string& bytes) {
     TcpGate::Cut cut;
-    cut.request_contains = std::string(1, '\0') + name + std::string(1, '\0');
+    cut.request_contains = bytes;
     store_gate_->CutAfterNextRequest(cut);
+  }
+
+  // The same of a prepared statement, which is sent by its name.
+  void LoseReplyToStatement(const std::string& name) {
+    LoseReplyToStatementWith(std::string(1, '\0') + name +
+                             std::string(1, '\0'));
   }
 
   // The server's answer to the next call about that key is lost.
@@ -216,7 +223,7 @@ TEST_F(LostRepliesTest, ReleaseWhoseCommitWasNotHeardOfFreesTheKeyOnce) {
 TEST_F(LostRepliesTest, RefusedFinalizeIsNotAnsweredBeforeItsEvidenceIsKept) {
   const v1::ClaimRequest first = MakeAbandoned();
   ASSERT_EQ(Decided(Send(stub(), ByAnother(first))), "Claimed");
-  LoseReplyToStatement("keep_conflicts");
+  LoseReplyToStatementWith("INSERT INTO idempotency_conflicts");
   EXPECT_EQ(Decided(Send(stub(), FinalizeOf(first, 201, "late"))),
             "CLAIM_SUPERSEDED");
   ExpectLostToTheServer();
