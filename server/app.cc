@@ -181,7 +181,9 @@ void App::Repeat(const std::function<absl::Duration()>& step)
     lock.unlock();
     const SteadyTime next = clock_.Now() + absl::ToChronoNanoseconds(step());
     lock.lock();
-    stopping_changed_.wait_until(lock, next, [this] { return stopping_; });
+    stopping_changed_.wait_until(
+        lock, next,
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stopping_; });
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/client_context.h"
 #include "tests/integration/wire_fixture.h"
 
@@ -85,6 +86,20 @@ class Burst {
 using ClaimBurst = Burst<v1::ClaimRequest, v1::ClaimResponse>;
 using FinalizeBurst = Burst<v1::FinalizeRequest, v1::FinalizeResponse>;
 using LookupBurst = Burst<v1::LookupRequest, v1::LookupResponse>;
+
+// Returns when the calls that were sent before have reached the replica's
+// lanes: calls of one connection arrive in order, and so have those before the
+// ones that are answered here.
+inline void WaitForArrival(const Replica& replica) {
+  constexpr int kAnswers = 20;
+  const auto stub = grpc::health::v1::Health::NewStub(replica.channel());
+  for (int i = 0; i < kAnswers; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    grpc::health::v1::HealthCheckResponse response;
+    EXPECT_TRUE(stub->Check(&context, {}, &response).ok());
+  }
+}
 
 }  // namespace idempotency
 

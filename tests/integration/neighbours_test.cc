@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "grpc/health/v1/health.grpc.pb.h"
-#include "grpcpp/client_context.h"
 #include "tests/integration/burst.h"
 #include "tests/integration/wire_fixture.h"
 
@@ -121,9 +119,9 @@ class NeighboursTest : public WireTest {
       const std::vector<Request>& requests) {
     EXPECT_TRUE(postgres_->Pause().ok());
     LookupBurst plug(replica(), {LookupOf(ClaimFor("plug"))});
-    WaitForArrival();
+    WaitForArrival(replica());
     Burst<Request, Response> burst(replica(), requests);
-    WaitForArrival();
+    WaitForArrival(replica());
     postgres_->Resume();
     plug.Wait();
     return burst.Wait();
@@ -138,17 +136,6 @@ class NeighboursTest : public WireTest {
   }
 
  private:
-  // Calls of one connection arrive in order: when the last of these has been
-  // answered, so have those before them been handed to the lane.
-  static void WaitForArrival() {
-    const auto stub = grpc::health::v1::Health::NewStub(replica().channel());
-    for (int i = 0; i < 20; ++i) {
-      grpc::ClientContext context;
-      grpc::health::v1::HealthCheckResponse response;
-      EXPECT_TRUE(stub->Check(&context, {}, &response).ok());
-    }
-  }
-
   static std::unique_ptr<TempPostgres> postgres_;
 };
 

@@ -159,6 +159,56 @@ class History {
   std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
 };
 
+Event At(int sent_ms, int answered_ms, Event::Kind kind,
+         const std::string& token, const std::string& decided) {
+  const steady_clock::time_point begin;
+  return {.kind = kind,
+          .key = "key",
+          .token = token,
+          .sent = begin + milliseconds(sent_ms),
+          .answered = begin + milliseconds(answered_ms),
+          .decided = decided,
+          .fencing_token = 0,
+          .lease = milliseconds(100),
+          .author = decided == "RESULT_RECORDED" ? token : ""};
+}
+
+Event Granted(int sent_ms, const std::string& token, std::int64_t fencing) {
+  Event event = At(sent_ms, sent_ms + 1, Event::Kind::kClaim, token, "Claimed");
+  event.fencing_token = fencing;
+  return event;
+}
+
+std::size_t WrongIn(const std::vector<Event>& events) {
+  History history;
+  for (const Event& event : events) history.Add(event);
+  return history.Check().size();
+}
+
+// The check itself: what is sound passes, and nothing else.
+TEST(HistoryTest, NoticesBrokenPromises) {
+  using Kind = Event::Kind;
+  const Event first = Granted(0, "a", 1);
+  const Event recorded = At(5, 6, Kind::kFinalize, "a", "RESULT_RECORDED");
+  EXPECT_EQ(WrongIn({first, Granted(150, "b", 2)}), 0U);
+  EXPECT_EQ(WrongIn({first, At(5, 6, Kind::kRelease, "a", "released"),
+                     Granted(10, "b", 2)}),
+            0U);
+  EXPECT_EQ(WrongIn({first, recorded}), 0U);
+
+  EXPECT_GT(WrongIn({first, Granted(50, "b", 2)}), 0U);
+  EXPECT_GT(WrongIn({first, Granted(150, "b", 1)}), 0U);
+  EXPECT_GT(WrongIn({Granted(0, "a", 2), Granted(150, "b", 1)}), 0U);
+  EXPECT_GT(WrongIn({recorded}), 0U);
+  EXPECT_GT(WrongIn({first, recorded, Granted(150, "b", 2)}), 0U);
+  EXPECT_GT(
+      WrongIn({first, recorded, At(9, 9, Kind::kClaim, "b", "InProgress")}),
+      0U);
+  EXPECT_GT(WrongIn({first, Granted(150, "b", 2), recorded,
+                     At(160, 161, Kind::kFinalize, "b", "RESULT_RECORDED")}),
+            0U);
+}
+
 class RandomCutsTest : public ::testing::Test {
  protected:
   struct Open {
@@ -175,6 +225,7 @@ class RandomCutsTest : public ::testing::Test {
       replicas_.push_back(
           StartReplica(ThroughPort(database_, gate_->port()), {"--lanes=2"}));
     }
+    MutexLock lock(mutex_);
     for (int i = 0; i < kKeysInUse; ++i) keys_.push_back(RandomKey());
   }
 

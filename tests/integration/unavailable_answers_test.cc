@@ -133,9 +133,12 @@ TEST_F(UnavailableAnswersTest, AFullQueueRefusesAtOnce) {
   ASSERT_NE(replica, nullptr);
   std::vector<v1::ClaimRequest> claims;
   for (std::size_t i = 0; i < kCalls; ++i) claims.push_back(ClaimFor(NewKey()));
+  // Its lane is connected from here on.
+  EXPECT_TRUE(SendTo(*replica, ClaimFor(NewKey()))->has_claimed());
   ASSERT_TRUE(postgres().Pause().ok());
-  // What is refused is refused while the store stands still.
   ClaimBurst burst(*replica, claims);
+  WaitForArrival(*replica);
+  // What is refused is refused while the store stands still.
   const auto start = steady_clock::now();
   const ClaimReply refused = SendTo(*replica, ClaimFor(NewKey()));
   EXPECT_TRUE(IsRefusal(refused, StatusCode::UNAVAILABLE, "OVERLOADED"));
