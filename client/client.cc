@@ -91,7 +91,9 @@ absl::Status CheckAnswer(const v1::ClaimResponse& response) {
 AttemptFailure FailureOf(const absl::Status& status, bool writes,
                          const grpc::ClientContext& context) {
   AttemptFailure failure;
-  failure.unavailable = status.code() == absl::StatusCode::kUnavailable;
+  // This client cancels nothing: it was the server, which is going away.
+  failure.unavailable = status.code() == absl::StatusCode::kUnavailable ||
+                        status.code() == absl::StatusCode::kCancelled;
   failure.may_have_acted = writes && MayHaveActed(status);
   failure.retry_delay = RetryDelayOf(status);
   const auto& trailers = context.GetServerTrailingMetadata();
@@ -123,6 +125,7 @@ absl::Status FinalStatus(const absl::Status& last, const RetryState& retry,
   // they were the same call.
   const bool unsettled = last_may_have_acted ||
                          last.code() == absl::StatusCode::kUnavailable ||
+                         last.code() == absl::StatusCode::kCancelled ||
                          last.code() == absl::StatusCode::kDeadlineExceeded;
   const absl::Status status =
       unsettled && retry.may_have_acted() ? AsOutcomeUnknown(last) : last;
@@ -167,7 +170,8 @@ Client::Client(std::shared_ptr<grpc::ChannelInterface> channel,
     : options_(options),
       environment_(options.environment ? options.environment
                                        : SystemEnvironment()),
-      stub_(v1::IdempotencyService::NewStub(std::move(channel))) {}
+      channel_(std::move(channel)),
+      stub_(v1::IdempotencyService::NewStub(channel_)) {}
 
 absl::StatusOr<v1::ClaimResponse> Client::Claim(v1::ClaimRequest& request,
                                                 const CallOptions& options) {
@@ -229,8 +233,26 @@ absl::StatusOr<Response> Client::Call(const Method<Request, Response>& method,
       return FinalStatus(status, retry, decision.verdict,
                          failure.may_have_acted);
     }
-    environment_->SleepFor(decision.wait);
+    if (!WaitBeforeRetry(decision.wait, deadline)) {
+      return FinalStatus(status, retry, RetryVerdict::kNoTimeLeft,
+                         failure.may_have_acted);
+    }
   }
+}
+
+// gRPC makes connections only while some thread waits on the channel: sleeping
+// alone would use the attempts up on one that is never made. Without a
+// connection there is nothing to send, so the wait is then for that.
+bool Client::WaitBeforeRetry(nanoseconds wait,
+                             ClientEnvironment::TimePoint deadline) {
+  const auto until = environment_->Now() + wait;
+  if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY &&
+      !channel_->WaitForConnected(
+          DeadlineAfter(deadline - environment_->Now()))) {
+    return false;
+  }
+  environment_->SleepFor(std::max(until - environment_->Now(), nanoseconds(0)));
+  return true;
 }
 
 }  // namespace idempotency

@@ -52,10 +52,11 @@ struct CallOptions {
 // Every call blocks until it is answered or given up, and is safe to make
 // again with the same arguments.
 //
-// Retries: UNAVAILABLE only, within the timeout and RetryOptions. The server's
-// `grpc-retry-pushback-ms` is obeyed, else its RetryInfo, else exponential
-// backoff with full jitter. A wait that would reach the deadline ends the call
-// at once, with the error it has.
+// Retries: UNAVAILABLE only (and CANCELLED, which a server that goes away makes
+// of a call that reaches it too late), within the timeout and RetryOptions. The
+// server's `grpc-retry-pushback-ms` is obeyed, else its RetryInfo, else
+// exponential backoff with full jitter. A wait that would reach the deadline
+// ends the call at once, with the error it has.
 //
 // Errors: the service's, see ToAbslStatus() and ErrorReasonOf(). A Claim,
 // Finalize or Release that failed and may nevertheless have been carried out
@@ -108,10 +109,14 @@ class Client {
   absl::StatusOr<Response> Call(const Method<Request, Response>& method,
                                 const Request& request,
                                 std::chrono::nanoseconds timeout);
+  // False when there is no connection by the deadline.
+  bool WaitBeforeRetry(std::chrono::nanoseconds wait,
+                       ClientEnvironment::TimePoint deadline);
 
   // Constant after construction.
   const ClientOptions options_;
   const std::shared_ptr<ClientEnvironment> environment_;
+  const std::shared_ptr<grpc::ChannelInterface> channel_;
   const std::unique_ptr<v1::IdempotencyService::StubInterface> stub_;
 };
 

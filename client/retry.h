@@ -20,7 +20,8 @@ struct RetryOptions {
 
 // What is known of an attempt that was not answered with OK.
 struct AttemptFailure {
-  bool unavailable = false;     // status UNAVAILABLE: the only one sent again
+  // Status UNAVAILABLE, or CANCELLED by the server: the only ones sent again.
+  bool unavailable = false;
   bool may_have_acted = false;  // the server may have carried the call out
   // The trailer `grpc-retry-pushback-ms` as it came: decimal milliseconds.
   std::optional<std::string> pushback = std::nullopt;
@@ -30,7 +31,7 @@ struct AttemptFailure {
 
 enum class RetryVerdict {
   kSendAgain,
-  kNotRetryable,    // any status but UNAVAILABLE
+  kNotRetryable,    // any other status
   kServerForbids,   // pushback negative or malformed
   kAttemptsUsedUp,  // attempts_max reached
   kNoTimeLeft,      // the wait would reach the deadline

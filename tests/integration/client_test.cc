@@ -204,7 +204,10 @@ TEST_F(ClientTest, WithoutAnyHintTheBackoffGrowsAndAttemptsAreBounded) {
 
 TEST_F(ClientTest, NoOtherCodeIsRetried) {
   for (int code = 1; code <= 16; ++code) {
-    if (code == grpc::StatusCode::UNAVAILABLE) continue;
+    if (code == grpc::StatusCode::UNAVAILABLE ||
+        code == grpc::StatusCode::CANCELLED) {
+      continue;
+    }
     ScriptedServer server(
         {{.status = grpc::Status(static_cast<grpc::StatusCode>(code), "no"),
           .pushback = "0"},
@@ -216,6 +219,16 @@ TEST_F(ClientTest, NoOtherCodeIsRetried) {
     EXPECT_EQ(static_cast<int>(response.status().code()), code);
     EXPECT_THAT(server->claims(), SizeIs(1)) << code;
   }
+}
+
+TEST_F(ClientTest, ACallThatAServerCancelledIsSentAgain) {
+  ScriptedServer server({{.status = grpc::Status::CANCELLED}, Granted()});
+  v1::ClaimRequest request = ARequest();
+
+  const auto response = ClientOf(server)->Claim(request);
+
+  EXPECT_TRUE(response.ok()) << response.status();
+  EXPECT_THAT(server->claims(), SizeIs(2));
 }
 
 TEST_F(ClientTest, AWaitBeyondTheDeadlineIsNotBegun) {
@@ -447,14 +460,33 @@ TEST_F(ClientTest, AReasonOfAnotherDomainIsNotTheServices) {
 
 TEST_F(ClientTest, AServerThatIsGoneIsUnavailable) {
   auto server = std::make_unique<ScriptedServer>(std::deque<Answer>{Granted()});
-  const auto client = ClientOf(*server);
+  const auto client = Client::Connect(server->target());
   v1::ClaimRequest request = ARequest();
   ASSERT_TRUE(client->Claim(request).ok());
   server->Stop();
 
-  const auto response = client->Claim(request);
+  const auto response = client->Claim(request, {.timeout = milliseconds(500)});
 
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ClientTest, AServerThatComesBackIsReachedWithinTheTimeout) {
+  auto server = std::make_unique<ScriptedServer>(std::deque<Answer>{Granted()});
+  const int port = server->port();
+  const auto client = Client::Connect(server->target());
+  v1::ClaimRequest request = ARequest();
+  ASSERT_TRUE(client->Claim(request).ok());
+  server.reset();
+  std::thread restart([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    server =
+        std::make_unique<ScriptedServer>(std::deque<Answer>{Granted()}, port);
+  });
+
+  const auto response = client->Claim(request);
+
+  restart.join();
+  EXPECT_TRUE(response.ok()) << response.status();
 }
 
 TEST_F(ClientTest, ManyThreadsShareOneClient) {

@@ -103,11 +103,12 @@ class ScriptedService final : public v1::IdempotencyService::Service {
 
 class ScriptedServer {
  public:
-  explicit ScriptedServer(std::deque<Answer> script)
+  // Port 0: any free one.
+  explicit ScriptedServer(std::deque<Answer> script, int port = 0)
       : service_(std::move(script)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port_);
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
+                             grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
   }
@@ -115,6 +116,7 @@ class ScriptedServer {
 
   void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
   ScriptedService* operator->() { return &service_; }
+  int port() const { return port_; }
   std::string target() const { return "127.0.0.1:" + std::to_string(port_); }
 
  private:
