@@ -12,7 +12,8 @@
 //   }
 //
 // Execute only upon `claimed`. Any error means: do not execute.
-#pragma once
+#ifndef IDEMPOTENCY_CLIENT_CLIENT_H_
+#define IDEMPOTENCY_CLIENT_CLIENT_H_
 
 #include <chrono>
 #include <cstddef>
@@ -121,3 +122,5 @@ class Client {
 };
 
 }  // namespace idempotency
+
+#endif  // IDEMPOTENCY_CLIENT_CLIENT_H_

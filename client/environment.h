@@ -1,6 +1,7 @@
 // What the client takes from the machine besides the network: time, sleep and
 // randomness. A test or a simulation puts its own in their place.
-#pragma once
+#ifndef IDEMPOTENCY_CLIENT_ENVIRONMENT_H_
+#define IDEMPOTENCY_CLIENT_ENVIRONMENT_H_
 
 #include <chrono>
 #include <cstdint>
@@ -35,3 +36,5 @@ std::string NewClaimToken();
 std::string NewClaimToken(ClientEnvironment& environment);
 
 }  // namespace idempotency
+
+#endif  // IDEMPOTENCY_CLIENT_ENVIRONMENT_H_

@@ -1,7 +1,8 @@
 // Decides whether a failed call is sent again, and when. Pure: no gRPC, no
 // clock, no randomness of its own, so that every decision can be tested by
 // itself.
-#pragma once
+#ifndef IDEMPOTENCY_CLIENT_RETRY_H_
+#define IDEMPOTENCY_CLIENT_RETRY_H_
 
 #include <chrono>
 #include <optional>
@@ -70,3 +71,5 @@ class RetryState {
 };
 
 }  // namespace idempotency
+
+#endif  // IDEMPOTENCY_CLIENT_RETRY_H_

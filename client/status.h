@@ -1,5 +1,6 @@
 // What an error of the service says to the caller.
-#pragma once
+#ifndef IDEMPOTENCY_CLIENT_STATUS_H_
+#define IDEMPOTENCY_CLIENT_STATUS_H_
 
 #include <chrono>
 #include <optional>
@@ -35,3 +36,5 @@ bool MayHaveActed(const absl::Status& status);
 absl::Status AsOutcomeUnknown(const absl::Status& status);
 
 }  // namespace idempotency
+
+#endif  // IDEMPOTENCY_CLIENT_STATUS_H_

@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(Config config, Log& log) {
 }
 
 absl::Status App::StartDatabase() {
+  connection_.watch = &statements_;
   connection_.pooled = config_.database_pooled;
   connection_.citus = config_.database_citus;
   if (!config_.embedded()) {
@@ -69,6 +70,8 @@ absl::Status App::StartDatabase() {
   };
   EmbeddedCluster::Options options;
   options.data_dir = config_.data_dir;
+  // Enough for this server's lanes and for a few more replicas on it.
+  options.settings = {{"max_connections", absl::StrCat(100 + config_.lanes)}};
   options.progress = progress;
   absl::StatusOr<std::unique_ptr<EmbeddedCluster>> cluster =
       EmbeddedCluster::Start(std::move(options));
@@ -124,7 +127,7 @@ void App::StartThreads() {
       [this] { Repeat([this] { return watch_->Look(); }); });
   other_threads_.emplace_back([this] {
     Repeat([this] {
-      if (watch_->IsStuck()) server_->SetServing(false);
+      LookAfter();
       return kStuckPoll;
     });
   });
@@ -174,6 +177,25 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
       .serving = [this](bool serving) { server_->SetServing(serving); }});
 }
 
+void App::LookAfter() {
+  if (watch_->IsStuck()) server_->SetServing(false);
+  const int cut = statements_.CutOverdue(clock_.Now());
+  if (cut > 0) {
+    log_.Write(Severity::kError,
+               "statements without an answer were cut off; is the database or "
+               "its synchronous standby standing still?",
+               {{"statements", absl::StrCat(cut)}});
+  }
+  const std::uint64_t conflicts = metrics_.conflicts;
+  if (conflicts > conflicts_told_) {
+    log_.Write(Severity::kWarning,
+               "responses were refused: work was done twice; see "
+               "idempotency_conflicts",
+               {{"responses", absl::StrCat(conflicts - conflicts_told_)}});
+  }
+  conflicts_told_ = conflicts;
+}
+
 void App::Repeat(const std::function<absl::Duration()>& step)
     ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(mutex_);
@@ -209,6 +231,7 @@ void App::Finish(milliseconds delay, milliseconds grace) {
     }
   }
   if (engine_ != nullptr) engine_->Stop();
+  statements_.CutAll();
   {
     MutexLock lock(mutex_);
     stopping_ = true;

@@ -23,6 +23,7 @@
 #include "server/rpc/server.h"
 #include "server/store/postgres/connection_options.h"
 #include "server/store/postgres/embedded_cluster.h"
+#include "server/store/postgres/statement_watch.h"
 
 namespace idempotency {
 
@@ -43,8 +44,9 @@ class App {
   int port() const { return server_->port(); }
 
   // Says "not serving", waits for load balancers to notice, finishes what
-  // runs, and stops. Takes at most the drain delay, the drain timeout and the
-  // end of the statements under way; with a private database also its stop.
+  // runs, and stops. Takes at most the drain delay and the drain timeout, by
+  // when the statements still under way are cut off; with a private database
+  // also its stop.
   void Drain();
 
  private:
@@ -58,6 +60,8 @@ class App {
   std::unique_ptr<DatabaseWatch> MakeDatabaseWatch();
   // Calls `step` again and again, resting as long as it says, until the app
   // stops.
+  // Cuts overdue statements, and tells of what operators must know.
+  void LookAfter();
   void Repeat(const std::function<absl::Duration()>& step);
   void Finish(std::chrono::milliseconds delay, std::chrono::milliseconds grace);
 
@@ -65,6 +69,7 @@ class App {
   const Config config_;
   Log& log_;
   const SystemClock clock_;
+  StatementWatch statements_;
   ConnectionOptions connection_;
 
   FleetRulesCache rules_;
@@ -74,6 +79,8 @@ class App {
   std::unique_ptr<RpcServer> server_;     // uses the engine
   std::unique_ptr<Reaper> reaper_;        // uses the database
   std::unique_ptr<DatabaseWatch> watch_;  // uses the server and the rules
+
+  std::uint64_t conflicts_told_ = 0;  // only touched by LookAfter()
 
   Mutex mutex_;
   ConditionVariable stopping_changed_;

@@ -1,5 +1,7 @@
 #include "server/config.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -194,16 +196,15 @@ absl::Status ReadEnvironment() {
 }
 
 std::string DefaultDataDir() {
+  // PostgreSQL's user could not enter root's home.
+  if (geteuid() == 0) return "/var/lib/idempotency";
   const char* const state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state != '\0') {
     return absl::StrCat(state, "/idempotency");
   }
   const char* const home = std::getenv("HOME");
-  const std::string home_folder = home == nullptr ? "" : home;
-  if (home_folder.empty() || home_folder == "/root") {
-    return "/var/lib/idempotency";
-  }
-  return absl::StrCat(home_folder, "/.local/state/idempotency");
+  return absl::StrCat(home == nullptr ? "." : home,
+                      "/.local/state/idempotency");
 }
 
 template <typename Number>

@@ -19,6 +19,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSweepInterval{20};
 // An unknown policy name makes the lane read the rules anew, at most so often.
 constexpr std::chrono::seconds kRulesReloadInterval{1};
+// How many locks the calls that are tried alone may meet in one round.
+constexpr int kLocksAloneMax = 2;
 
 void Count(Metrics::Counter& counter, std::uint64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
@@ -281,7 +283,7 @@ std::vector<Led> Lane::TakeRound() {
 // may be granted by rules that are guessed.
 bool Lane::ResolvePolicies(std::vector<Led>& round) {
   std::shared_ptr<const FleetRules> rules = rules_.Get();
-  if (rules == nullptr && ReloadRules()) rules = rules_.Get();
+  if (rules == nullptr && ReloadRules().ok()) rules = rules_.Get();
   if (rules == nullptr) {
     NoteStoreFailure(absl::UnavailableError("the policies were never read"));
     for (Led& led : round) {
@@ -296,12 +298,18 @@ bool Lane::ResolvePolicies(std::vector<Led>& round) {
     ClaimCommand& command = claim->command;
     command.policy =
         ResolvePolicy(*rules, command.id.scope, command.policy_name);
-    if (!command.policy.ok() &&
-        ReasonOf(command.policy.status()) == Reason::kUnknownPolicy &&
-        ReloadRules()) {
+    if (command.policy.ok() ||
+        ReasonOf(command.policy.status()) != Reason::kUnknownPolicy) {
+      return;
+    }
+    const absl::Status read = ReloadRules();
+    if (read.ok()) {
       rules = rules_.Get();
       command.policy =
           ResolvePolicy(*rules, command.id.scope, command.policy_name);
+    } else if (read.code() != absl::StatusCode::kInternal) {
+      // Whether the policy exists is not known: the call is to be tried again.
+      command.policy = absl::UnavailableError("the policies can't be read");
     }
   };
   for (Led& led : round) {
@@ -311,17 +319,19 @@ bool Lane::ResolvePolicies(std::vector<Led>& round) {
   return true;
 }
 
-bool Lane::ReloadRules() {
+// OK when the rules are as fresh as can be had; otherwise why they can't be
+// read.
+absl::Status Lane::ReloadRules() {
   const SteadyTime now = clock_.Now();
   if (rules_read_at_.has_value() &&
       now - *rules_read_at_ < kRulesReloadInterval) {
-    return false;
+    return rules_read_;
   }
   absl::StatusOr<FleetRules> rules = store_->ReadRules();
-  if (!rules.ok()) return false;
   rules_read_at_ = now;
-  rules_.Set(*std::move(rules));
-  return true;
+  rules_read_ = rules.status();
+  if (rules.ok()) rules_.Set(*std::move(rules));
+  return rules_read_;
 }
 
 // ---- One kind of calls.
@@ -337,10 +347,24 @@ void Lane::RunKind(std::vector<Led>& round) {
   }
   std::vector<Led*> alone;
   RunOnce<Kind>(calls, &alone);
-  for (Led* const led : alone) {
-    // The store may have gone away in between; the rest then waits for it.
-    if (store_failed_) {
+  RunAlone<Kind>(alone);
+}
+
+// Each by itself. The others of the round wait meanwhile, so that after a few
+// locks the rest is set aside unseen.
+template <typename Kind>
+void Lane::RunAlone(const std::vector<Led*>& calls) {
+  locks_met_ = 0;
+  for (Led* const led : calls) {
+    Call& call = led->leader.front();
+    if (IsDead(call, clock_.Now())) {
+      AnswerDead(call);
+      PutBackFollowers(*led);
+    } else if (store_failed_) {
+      // The store has gone away in between; the rest waits for it.
       PutBack(*led);
+    } else if (aside_ != nullptr && locks_met_ >= kLocksAloneMax) {
+      SetAside(*led);
     } else {
       RunOnce<Kind>({led}, nullptr);
     }
@@ -383,8 +407,11 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
         PutBackFollowers(led);
         break;
       case Verdict::kBroken:
+        // An earlier sending may have been carried out.
         Answer(led.leader.front(),
-               MakeError(Reason::kInternal, "internal error"));
+               led.leader.front().setback.code() == absl::StatusCode::kUnknown
+                   ? OutOfTime(led.leader.front())
+                   : MakeError(Reason::kInternal, "internal error"));
         PutBackFollowers(led);
         break;
       case Verdict::kLater:
@@ -417,6 +444,7 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
       return Verdict::kLater;
     case absl::StatusCode::kAborted:
       Count(metrics_.store_contended);
+      ++locks_met_;
       return batch_size > 1 ? Verdict::kAlone : Verdict::kAside;
     default:
       if (batch_size > 1) return Verdict::kAlone;
@@ -491,7 +519,7 @@ void Lane::NoteStoreSuccess() {
 
 void Lane::PauseFor(milliseconds pause) {
   MutexLock lock(mutex_);
-  not_before_ = clock_.Now() + pause;
+  not_before_ = std::max(not_before_, clock_.Now() + pause);
 }
 
 }  // namespace idempotency

@@ -77,11 +77,13 @@ class Lane {
   void AnswerDeadInRound(std::vector<Led>& round);
   std::vector<Led> TakeRound();
   bool ResolvePolicies(std::vector<Led>& round);
-  bool ReloadRules();
+  absl::Status ReloadRules();
   template <typename Kind>
   void RunKind(std::vector<Led>& round);
   template <typename Kind>
   void RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone);
+  template <typename Kind>
+  void RunAlone(const std::vector<Led*>& calls);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
   void AnswerFollowers(Led& led, const ClaimAnswer& answer);
   void PutBack(Led& led);
@@ -113,6 +115,8 @@ class Lane {
   bool store_failed_ = false;  // when it was last asked
   std::chrono::milliseconds backoff_{0};
   std::optional<SteadyTime> rules_read_at_;
+  absl::Status rules_read_;  // how that went
+  int locks_met_ = 0;        // by calls that were tried alone, in this round
 };
 
 }  // namespace idempotency

@@ -32,6 +32,8 @@ inline constexpr std::size_t kHeaderBytesMax = 16 * kKiB;  // names + values
 inline constexpr std::size_t kBodyBytesDefault = 1 * kMiB;
 inline constexpr std::size_t kBodyBytesMax = 3 * kMiB;
 inline constexpr std::int32_t kStatusCodeMax = 999;
+// From here on a status never means that nothing happened.
+inline constexpr std::int32_t kServerErrorMin = 500;
 // gRPC's default; clients would have to raise their own limit to exceed it.
 inline constexpr std::size_t kMessageBytesMax = 4 * kMiB;
 // The longest body with the longest headers must fit one message.
@@ -53,7 +55,7 @@ inline constexpr std::chrono::seconds kDeadlineDefault{30};
 // so that its caller is told why instead of timing out.
 inline constexpr std::chrono::milliseconds kAnswerMargin{50};
 // A statement gives up after it waited so long for another's lock.
-inline constexpr std::chrono::milliseconds kLockWaitMax{200};
+inline constexpr std::chrono::milliseconds kLockWaitMax{100};
 // Longest pause that InProgress proposes, and how far it is spread.
 inline constexpr std::chrono::seconds kRetryAfterMax{1};
 inline constexpr double kRetryAfterJitter = 0.2;

@@ -16,8 +16,7 @@ namespace {
 using Open = std::vector<std::size_t>;
 
 absl::Status WrongCount() {
-  return absl::InternalError(
-      "a statement answered for another number of items");
+  return absl::UnknownError("a statement answered for another number of items");
 }
 
 absl::Status Contended() {
@@ -331,6 +330,15 @@ void Count(Metrics::Counter& counter) {
   counter.fetch_add(1, std::memory_order_relaxed);
 }
 
+// What is told of evidence that could not be written: whatever the reason, it
+// may be possible later.
+absl::Status NotKept(const absl::Status& status) {
+  const bool transient = status.code() == absl::StatusCode::kUnknown ||
+                         status.code() == absl::StatusCode::kAborted;
+  return transient ? status
+                   : absl::UnavailableError("the evidence can't be written");
+}
+
 // A refusal without its evidence must not reach the caller: the evidence is
 // the only proof that work was done twice.
 void KeepEvidence(RecordTable& table, Batch<FinalizeCommand> finalizes,
@@ -349,11 +357,12 @@ void KeepEvidence(RecordTable& table, Batch<FinalizeCommand> finalizes,
       Counted(table.KeepConflicts(PointersTo(conflicts)), conflicts.size());
   for (std::size_t k = 0; k < refused.size(); ++k) {
     if (!kept.ok()) {
-      answers[refused[k]] = kept.status();
+      answers[refused[k]] = NotKept(kept.status());
       continue;
     }
-    Count(conflicts[k].status_code < 500 ? metrics.conflicts
-                                         : metrics.conflicts_server_error);
+    Count(conflicts[k].status_code < limits::kServerErrorMin
+              ? metrics.conflicts
+              : metrics.conflicts_server_error);
     if (!(*kept)[k]) Count(metrics.conflicts_not_kept);
   }
 }

@@ -42,7 +42,7 @@ struct ReaperOptions {
   // Between two sweeps that found less than a batch, and while a backlog is
   // worked off.
   absl::Duration pause = absl::Seconds(5);
-  absl::Duration pause_in_backlog = absl::Milliseconds(50);
+  absl::Duration pause_in_backlog = absl::Milliseconds(10);
 };
 
 // A step function like the lanes. Not thread-safe.

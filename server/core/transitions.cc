@@ -11,8 +11,6 @@
 namespace idempotency {
 namespace {
 
-constexpr std::int32_t kServerErrorMin = 500;
-
 bool IsAbandoned(const Record& record, absl::Time now) {
   return record.state == RecordState::kUnfinished &&
          (record.gave_up != GaveUp::kNo || record.lease_expires_at <= now);
@@ -406,7 +404,7 @@ Decision<FinalizeOutcome> DecideFinalize(const Record* record,
                                       .expires_at = record->expires_at},
             .write = Confirmed(*record)};
   }
-  if (command.response.status_code < kServerErrorMin ||
+  if (command.response.status_code < limits::kServerErrorMin ||
       record->policy.on_server_error == OnServerError::kRecord) {
     return RecordResponse(*record, command, now);
   }

@@ -168,7 +168,7 @@ struct ReleaseCommand {
 };
 
 // ---- What is answered. `freed_count` gives the downstream key, which is
-// derived (downstream_key.h) where the answer is written.
+// derived (digest.h) where the answer is written.
 
 struct Claimed {
   std::int64_t fencing_token = 0;

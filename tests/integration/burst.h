@@ -2,7 +2,9 @@
 #ifndef IDEMPOTENCY_TESTS_INTEGRATION_BURST_H_
 #define IDEMPOTENCY_TESTS_INTEGRATION_BURST_H_
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -53,6 +55,7 @@ class Burst {
       StartCall(replica.stub(), call.context, call.request, call.reply.message,
                 [this, &call](grpc::Status status) {
                   call.reply.status = std::move(status);
+                  ++answered_;
                   left_.count_down();
                 });
     }
@@ -60,6 +63,9 @@ class Burst {
   Burst(const Burst&) = delete;
   Burst& operator=(const Burst&) = delete;
   ~Burst() { left_.wait(); }
+
+  // How many have been answered so far.
+  std::size_t answered() const { return answered_; }
 
   // Waits for all answers; they come in the order of the requests.
   std::vector<Reply<Response>> Wait() {
@@ -80,6 +86,7 @@ class Burst {
   };
 
   std::vector<std::unique_ptr<Call>> calls_;
+  std::atomic<std::size_t> answered_{0};
   std::latch left_;
 };
 

@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::chrono::seconds kPlanAgeMax{60};
 constexpr std::int64_t kReplanFactor = 10;
+// Only migrations are transactions; a change of a big table takes its time.
+constexpr std::chrono::hours kTransactionTimeMax{24};
 
 // Up to 14.3, CREATE INDEX CONCURRENTLY may leave rows out of a unique index.
 constexpr int kOldestServer = 140004;
@@ -53,6 +55,30 @@ struct Connection::Session {
   std::optional<pqxx_compat::NoticeRegistration> notices;
   std::set<std::string_view> prepared;
   ReplanSchedule replan;
+  // Goes before the connection and its socket do.
+  std::optional<StatementWatch::Guard> guard;
+};
+
+// Keeps the open session's statements under watch for as long as it lives, or
+// until the session is discarded.
+class Connection::UnderWatch {
+ public:
+  UnderWatch(Connection& connection, std::chrono::milliseconds timeout)
+      : connection_(connection) {
+    const ConnectionOptions& options = connection.options_;
+    Session& session = *connection.session_;
+    session.guard.emplace(
+        options.watch, session.connection.sock(),
+        connection.clock_.Now() + timeout + options.answer_margin);
+  }
+  ~UnderWatch() {
+    if (connection_.session_ != nullptr) connection_.session_->guard.reset();
+  }
+  UnderWatch(const UnderWatch&) = delete;
+  UnderWatch& operator=(const UnderWatch&) = delete;
+
+ private:
+  Connection& connection_;
 };
 
 Connection::Connection(ConnectionOptions options, const Clock& clock,
@@ -100,6 +126,7 @@ absl::Status Connection::CheckServer() {
   for (const SessionSetting& setting : required) {
     query += ", current_setting('" + setting.name + "')";
   }
+  const UnderWatch under_watch(*this, options_.statement_timeout);
   pqxx::nontransaction transaction(session_->connection);
   const pqxx::result found = transaction.exec(query);
   if (std::string_view(found[0][1].c_str()) != "UTF8") {
@@ -151,6 +178,7 @@ absl::StatusOr<pqxx::result> Connection::RunOnce(const Statement& statement,
                                                  bool& stale) {
   stale = false;
   if (absl::Status status = EnsureOpen(); !status.ok()) return status;
+  const UnderWatch under_watch(*this, options_.statement_timeout);
   if (absl::Status status = MakeReady(statement, stale); !status.ok()) {
     return status;
   }
@@ -187,6 +215,7 @@ absl::Status Connection::Transact(
     const std::function<absl::Status(pqxx::transaction_base&)>& steps) {
   if (absl::Status status = EnsureOpen(); !status.ok()) return status;
   session_->unconfirmed = false;
+  const UnderWatch under_watch(*this, kTransactionTimeMax);
   try {
     pqxx::work transaction(session_->connection);
     if (absl::Status status = steps(transaction); !status.ok()) return status;

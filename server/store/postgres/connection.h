@@ -51,8 +51,8 @@ class ReplanSchedule {
 };
 
 // Not thread-safe. No function throws, sleeps or tries to connect more than
-// twice; each blocks for at most the options' timeouts, unless the database's
-// process stands still while its machine answers.
+// twice; each blocks for at most the options' timeouts, if there is a watch
+// that somebody drives.
 //
 // Errors are those of store.h. A session that does not have the required
 // settings, or whose server is too old, is FAILED_PRECONDITION with the remedy.
@@ -81,6 +81,7 @@ class Connection {
 
  private:
   struct Session;
+  class UnderWatch;
 
   absl::Status EnsureOpen();
   absl::Status Open();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/core/limits.h"
+#include "server/store/postgres/statement_watch.h"
 
 namespace idempotency {
 
@@ -25,6 +26,11 @@ struct ConnectionOptions {
   // A lock that is not had by then gives the statement up without effect.
   std::chrono::milliseconds lock_timeout = limits::kLockWaitMax;
   std::chrono::milliseconds statement_timeout{5000};
+  // PostgreSQL keeps to the timeout above but for some waits; a statement whose
+  // answer does not come for so much longer is cut off, if there is a watch.
+  std::chrono::milliseconds answer_margin{2000};
+  // Must outlive every connection. Null: none.
+  StatementWatch* watch = nullptr;
 };
 
 }  // namespace idempotency

@@ -23,10 +23,13 @@ const RecordId& IdOf(const Item& item) {
   return item.id;
 }
 
+// A write has been committed by then.
 absl::Status UnexpectedAnswer(const Statement& statement) {
-  return absl::InternalError(
+  const std::string what =
       std::string(statement.name)
-          .append(": the database answered something else than asked"));
+          .append(": the database answered something else than asked");
+  return statement.effect == Effect::kWrite ? absl::UnknownError(what)
+                                            : absl::InternalError(what);
 }
 
 // Finds the items that rows belong to. Rows come mostly in the batch's order,
