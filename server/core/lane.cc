@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "server/core/call_kinds.h"
 #include "server/core/errors.h"
 #include "server/core/transitions.h"
 
@@ -58,46 +59,6 @@ absl::Status OutOfTime(const Call& call) {
     default:
       return Unavailable();
   }
-}
-
-// ---- The four kinds of calls, and the store's function for each.
-
-struct ClaimKind {
-  using Request = ClaimCall;
-  static std::vector<ClaimAnswer> Run(Store& store, Batch<ClaimCommand> batch) {
-    return store.ClaimBatch(batch);
-  }
-};
-struct FinalizeKind {
-  using Request = FinalizeCall;
-  static auto Run(Store& store, Batch<FinalizeCommand> batch) {
-    return store.FinalizeBatch(batch);
-  }
-};
-struct LookupKind {
-  using Request = LookupCall;
-  static auto Run(Store& store, Batch<LookupCommand> batch) {
-    return store.LookupBatch(batch);
-  }
-};
-struct ReleaseKind {
-  using Request = ReleaseCall;
-  static auto Run(Store& store, Batch<ReleaseCommand> batch) {
-    return store.ReleaseBatch(batch);
-  }
-};
-
-template <typename Kind>
-typename Kind::Request& RequestOf(Led& led) {
-  return std::get<typename Kind::Request>(led.leader.front().request);
-}
-
-absl::StatusOr<ClaimOutcome>& OutcomeOf(ClaimAnswer& answer) {
-  return answer.outcome;
-}
-template <typename Outcome>
-absl::StatusOr<Outcome>& OutcomeOf(absl::StatusOr<Outcome>& answer) {
-  return answer;
 }
 
 }  // namespace

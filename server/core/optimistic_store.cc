@@ -333,7 +333,8 @@ void Count(Metrics::Counter& counter) {
 // What is told of evidence that could not be written: whatever the reason, it
 // may be possible later.
 absl::Status NotKept(const absl::Status& status) {
-  const bool transient = status.code() == absl::StatusCode::kUnknown ||
+  const bool transient = status.code() == absl::StatusCode::kUnavailable ||
+                         status.code() == absl::StatusCode::kUnknown ||
                          status.code() == absl::StatusCode::kAborted;
   return transient ? status
                    : absl::UnavailableError("the evidence can't be written");

@@ -470,25 +470,6 @@ TEST_F(ClientTest, AServerThatIsGoneIsUnavailable) {
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(ClientTest, AServerThatComesBackIsReachedWithinTheTimeout) {
-  auto server = std::make_unique<ScriptedServer>(std::deque<Answer>{Granted()});
-  const int port = server->port();
-  const auto client = Client::Connect(server->target());
-  v1::ClaimRequest request = ARequest();
-  ASSERT_TRUE(client->Claim(request).ok());
-  server.reset();
-  std::thread restart([&] {
-    std::this_thread::sleep_for(milliseconds(300));
-    server =
-        std::make_unique<ScriptedServer>(std::deque<Answer>{Granted()}, port);
-  });
-
-  const auto response = client->Claim(request);
-
-  restart.join();
-  EXPECT_TRUE(response.ok()) << response.status();
-}
-
 TEST_F(ClientTest, ManyThreadsShareOneClient) {
   ScriptedServer server({Granted()});
   const auto client = Client::Connect(server.target());

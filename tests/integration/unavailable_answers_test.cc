@@ -169,22 +169,21 @@ TEST_F(UnavailableAnswersTest, ACallWithoutADeadlineGetsTheServers) {
     const auto start = steady_clock::now();
     const ClaimReply reply = SendTo(*replica, ClaimFor(NewKey()), timeout);
     EXPECT_TRUE(IsRefusal(reply, StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE"));
-    EXPECT_GE(steady_clock::now() - start, milliseconds(400));
+    EXPECT_GE(steady_clock::now() - start, milliseconds(200));
     EXPECT_LT(steady_clock::now() - start, seconds(5));
   }
 }
 
 TEST_F(UnavailableAnswersTest, ALockThatStaysIsUnavailableAndNeverInProgress) {
-  const auto replica = StartWith({"--deadline_max=1s"});
-  ASSERT_NE(replica, nullptr);
+  constexpr milliseconds kDeadline{2000};
   const v1::ClaimRequest claim = ClaimFor(NewKey());
   Granted(claim);
   const OpenTransaction lock(database(),
                              "SELECT FROM idempotency_records WHERE key = '" +
                                  claim.key() + "' FOR UPDATE");
-  EXPECT_TRUE(IsRefusal(SendTo(*replica, claim), StatusCode::UNAVAILABLE,
-                        "STORE_UNAVAILABLE"));
-  EXPECT_TRUE(IsRefusal(SendTo(*replica, FinalizeOf(claim, 200)),
+  EXPECT_TRUE(IsRefusal(SendTo(replica(), claim, kDeadline),
+                        StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE"));
+  EXPECT_TRUE(IsRefusal(SendTo(replica(), FinalizeOf(claim, 200), kDeadline),
                         StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE"));
   EXPECT_EQ(RecordOf(claim).state(), v1::Record::STATE_IN_PROGRESS);
 }
