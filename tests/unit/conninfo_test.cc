@@ -62,7 +62,7 @@ TEST(Conninfo, PutsTheSettingsAfterThoseOfTheUri) {
       Parsed({.uri = "postgresql://db/records?options=-c%20work_mem%3D8MB"})
           .at("options");
   EXPECT_THAT(options, testing::StartsWith("-c work_mem=8MB -c "));
-  EXPECT_THAT(options, HasSubstr("-c lock_timeout=200ms"));
+  EXPECT_THAT(options, HasSubstr("-c lock_timeout=100ms"));
   EXPECT_THAT(options, HasSubstr("-c statement_timeout=5s"));
   EXPECT_THAT(options, HasSubstr("-c plan_cache_mode=force_generic_plan"));
   EXPECT_THAT(options,
