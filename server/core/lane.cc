@@ -23,10 +23,6 @@ constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
 
-void Count(Metrics::Counter& counter, std::uint64_t by = 1) {
-  counter.fetch_add(by, std::memory_order_relaxed);
-}
-
 bool CallerIsGone(const Call& call) {
   return call.context.cancelled && call.context.cancelled();
 }

@@ -39,6 +39,11 @@ struct Metrics {
   Counter parked{0};
 };
 
+// The order of counts among each other is nobody's business.
+inline void Count(Metrics::Counter& counter, std::uint64_t by = 1) {
+  counter.fetch_add(by, std::memory_order_relaxed);
+}
+
 }  // namespace idempotency
 
 #endif  // IDEMPOTENCY_SERVER_CORE_METRICS_H_

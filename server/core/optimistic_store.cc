@@ -326,10 +326,6 @@ void DecideRounds(RecordTable& table, Batch<Command> batch, Open open,
   for (const std::size_t i : open) answers[i] = Contended();
 }
 
-void Count(Metrics::Counter& counter) {
-  counter.fetch_add(1, std::memory_order_relaxed);
-}
-
 // What is told of evidence that could not be written: whatever the reason, it
 // may be possible later.
 absl::Status NotKept(const absl::Status& status) {

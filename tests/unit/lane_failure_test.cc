@@ -140,6 +140,47 @@ TEST_F(LaneTest, ACallThatMeetsALockUntilItsDeadlineIsNeverGranted) {
   EXPECT_THAT(answers_, ElementsAre(std::pair("1", "STORE_UNAVAILABLE")));
 }
 
+TEST_F(LaneTest, ACallTriedAloneIsDroppedOnceItsDeadlineHasPassed) {
+  script_.failure = [](const Keys& batch, const std::string&) {
+    return batch.size() > 1 ? absl::AbortedError("SQLSTATE 55P03")
+                            : absl::OkStatus();
+  };
+  script_.while_working = [this] { clock_.Advance(seconds(1)); };
+  Claim("1", {.key = "a", .timeout = milliseconds(500)});
+  Claim("2", {.key = "b"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches,
+              ElementsAre(ElementsAre("a", "b"), ElementsAre("b")));
+  EXPECT_THAT(answers_, ElementsAre(std::pair("1", "STORE_UNAVAILABLE"),
+                                    std::pair("2", "Claimed")));
+}
+
+TEST_F(LaneTest, AfterAFewLocksTheRestOfARoundIsSetAsideUnseen) {
+  script_.failure = [](const Keys&, const std::string&) {
+    return absl::AbortedError("SQLSTATE 55P03");
+  };
+  for (const char* key : {"a", "b", "c", "d"}) Claim(key, {.key = key});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches,
+              ElementsAre(SizeIs(4), ElementsAre("a"), ElementsAre("b")));
+  for (int i = 0; i < 4; ++i) aside_->RunBatch();
+  EXPECT_THAT(answers_, SizeIs(4));
+}
+
+TEST_F(LaneTest, AFaultAfterALostAnswerDoesNotMakeItKnown) {
+  script_.failure = [](const Keys&, const std::string&) {
+    return absl::UnknownError("connection lost");
+  };
+  Claim("1", {.key = "a"});
+  lane().RunBatch();
+  script_.failure = [](const Keys&, const std::string&) {
+    return absl::InternalError("SQLSTATE 42501");
+  };
+  clock_.Advance(options_.backoff_max);
+  lane().RunBatch();
+  EXPECT_THAT(answers_, ElementsAre(std::pair("1", "OUTCOME_UNKNOWN")));
+}
+
 TEST_F(LaneTest, NothingIsGrantedBeforeTheRulesAreKnown) {
   FleetRulesCache unread;
   class NoRules final : public Store {
