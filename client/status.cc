@@ -79,6 +79,18 @@ std::optional<std::chrono::nanoseconds> RetryDelayOf(
          std::chrono::nanoseconds(info->retry_delay().nanos());
 }
 
+absl::Status InProgressStatus(std::chrono::nanoseconds retry_after) {
+  constexpr std::int64_t kPerSecond = 1'000'000'000;
+  google::rpc::RetryInfo info;
+  info.mutable_retry_delay()->set_seconds(retry_after.count() / kPerSecond);
+  info.mutable_retry_delay()->set_nanos(
+      static_cast<std::int32_t>(retry_after.count() % kPerSecond));
+  absl::Status status =
+      absl::AbortedError("another owner still works on the operation");
+  status.SetPayload(kRetryInfoUrl, absl::Cord(info.SerializeAsString()));
+  return status;
+}
+
 bool MayHaveActed(const absl::Status& status) {
   const std::string reason = ErrorReasonOf(status);
   if (!reason.empty()) {

@@ -28,6 +28,9 @@ absl::Status ToAbslStatus(const grpc::Status& status);
 std::optional<std::chrono::nanoseconds> RetryDelayOf(
     const absl::Status& status);
 
+// ABORTED, with that RetryInfo: another owner works on the operation.
+absl::Status InProgressStatus(std::chrono::nanoseconds retry_after);
+
 // Whether a write that ended with this error may have been carried out.
 bool MayHaveActed(const absl::Status& status);
 
