@@ -155,8 +155,22 @@ struct Client::Method {
   bool writes;  // whether a lost answer leaves something unknown
 };
 
+// A channel, and what it was made with where that was TlsFiles::Current().
+struct Client::Connection {
+  Connection(std::shared_ptr<grpc::ChannelInterface> over,
+             std::shared_ptr<grpc::ChannelCredentials> with)
+      : credentials(std::move(with)),
+        channel(std::move(over)),
+        stub(v1::IdempotencyService::NewStub(channel)) {}
+
+  const std::shared_ptr<grpc::ChannelCredentials> credentials;
+  const std::shared_ptr<grpc::ChannelInterface> channel;
+  const std::unique_ptr<v1::IdempotencyService::StubInterface> stub;
+};
+
 std::unique_ptr<Client> Client::Connect(const std::string& target,
                                         const ClientOptions& options) {
+  if (options.tls) return std::unique_ptr<Client>(new Client(target, options));
   const auto credentials = options.credentials
                                ? options.credentials
                                : grpc::InsecureChannelCredentials();
@@ -170,8 +184,28 @@ Client::Client(std::shared_ptr<grpc::ChannelInterface> channel,
     : options_(options),
       environment_(options.environment ? options.environment
                                        : SystemEnvironment()),
-      channel_(std::move(channel)),
-      stub_(v1::IdempotencyService::NewStub(channel_)) {}
+      connection_(
+          std::make_shared<const Connection>(std::move(channel), nullptr)) {}
+
+Client::Client(std::string target, const ClientOptions& options)
+    : options_(options),
+      environment_(options.environment ? options.environment
+                                       : SystemEnvironment()),
+      target_(std::move(target)) {}
+
+Client::~Client() = default;
+
+std::shared_ptr<const Client::Connection> Client::Current() {
+  // Before the lock, since it may read files.
+  const auto credentials = target_.empty() ? nullptr : options_.tls->Current();
+  absl::MutexLock lock(&mutex_);
+  if (connection_ == nullptr || connection_->credentials != credentials) {
+    connection_ = std::make_shared<const Connection>(
+        grpc::CreateCustomChannel(target_, credentials, ChannelArgumentsOf()),
+        credentials);
+  }
+  return connection_;
+}
 
 absl::StatusOr<v1::ClaimResponse> Client::Claim(v1::ClaimRequest& request,
                                                 const CallOptions& options) {
@@ -218,11 +252,12 @@ absl::StatusOr<Response> Client::Call(const Method<Request, Response>& method,
   const auto deadline = environment_->Now() + timeout;
   RetryState retry(options_.retry, deadline);
   for (;;) {
+    const std::shared_ptr<const Connection> connection = Current();
     grpc::ClientContext context;
     context.set_deadline(DeadlineAfter(deadline - environment_->Now()));
     Response response;
-    absl::Status status =
-        ToAbslStatus((stub_.get()->*method.call)(&context, request, &response));
+    absl::Status status = ToAbslStatus(
+        (connection->stub.get()->*method.call)(&context, request, &response));
     if (status.ok()) status = CheckAnswer(response);
     if (status.ok()) return response;
 
@@ -233,7 +268,7 @@ absl::StatusOr<Response> Client::Call(const Method<Request, Response>& method,
       return FinalStatus(status, retry, decision.verdict,
                          failure.may_have_acted);
     }
-    if (!WaitBeforeRetry(decision.wait, deadline)) {
+    if (!WaitBeforeRetry(*connection, decision.wait, deadline)) {
       return FinalStatus(status, retry, RetryVerdict::kNoTimeLeft,
                          failure.may_have_acted);
     }
@@ -243,11 +278,12 @@ absl::StatusOr<Response> Client::Call(const Method<Request, Response>& method,
 // gRPC makes connections only while some thread waits on the channel: sleeping
 // alone would use the attempts up on one that is never made. Without a
 // connection there is nothing to send, so the wait is then for that.
-bool Client::WaitBeforeRetry(nanoseconds wait,
+bool Client::WaitBeforeRetry(const Connection& connection, nanoseconds wait,
                              ClientEnvironment::TimePoint deadline) {
   const auto until = environment_->Now() + wait;
-  if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY &&
-      !channel_->WaitForConnected(
+  grpc::ChannelInterface& channel = *connection.channel;
+  if (channel.GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY &&
+      !channel.WaitForConnected(
           DeadlineAfter(deadline - environment_->Now()))) {
     return false;
   }

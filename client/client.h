@@ -21,7 +21,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/credentials.h"
 #include "client/environment.h"
 #include "client/retry.h"
 #include "client/status.h"
@@ -38,7 +41,10 @@ struct ClientOptions {
   RetryOptions retry = {};
   // What the server keeps of a body, in bytes: its own setting, at most 3 MiB.
   std::size_t body_bytes_max = std::size_t{1} << 20;
-  // Null: without encryption.
+  // TLS with files that may change: calls go over a new connection once they
+  // have. Null: as `credentials` says.
+  std::shared_ptr<TlsFiles> tls = nullptr;
+  // Where `tls` is null; fixed. Null: without encryption.
   std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;
   // Null: SystemEnvironment().
   std::shared_ptr<ClientEnvironment> environment = nullptr;
@@ -75,10 +81,11 @@ class Client {
 
   // Over a channel of the caller's. gRPC's own retries must be off in it
   // (GRPC_ARG_ENABLE_RETRIES = 0): two retry policies multiply.
-  // `options.credentials` has no effect.
+  // `options.credentials` and `options.tls` have no effect.
   explicit Client(std::shared_ptr<grpc::ChannelInterface> channel,
                   const ClientOptions& options = {});
 
+  ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -105,20 +112,29 @@ class Client {
  private:
   template <typename Request, typename Response>
   struct Method;
+  struct Connection;
 
+  Client(std::string target, const ClientOptions& options);
+
+  // The connection for the next attempt of a call: a new one once the files of
+  // options_.tls have changed. Calls on the old one end there.
+  std::shared_ptr<const Connection> Current();
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(const Method<Request, Response>& method,
                                 const Request& request,
                                 std::chrono::nanoseconds timeout);
   // False when there is no connection by the deadline.
-  bool WaitBeforeRetry(std::chrono::nanoseconds wait,
+  bool WaitBeforeRetry(const Connection& connection,
+                       std::chrono::nanoseconds wait,
                        ClientEnvironment::TimePoint deadline);
 
   // Constant after construction.
   const ClientOptions options_;
   const std::shared_ptr<ClientEnvironment> environment_;
-  const std::shared_ptr<grpc::ChannelInterface> channel_;
-  const std::unique_ptr<v1::IdempotencyService::StubInterface> stub_;
+  const std::string target_;  // empty: the channel is the caller's
+
+  absl::Mutex mutex_;
+  std::shared_ptr<const Connection> connection_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace idempotency

@@ -52,9 +52,9 @@ std::string OpensslReason() {
 }
 
 absl::Status ReadFile(const Place& place, std::string& content) {
+  errno = 0;
   std::ifstream file(place.path, std::ios::binary);
   std::ostringstream text;
-  errno = 0;
   // Reading a folder fails only here.
   if (!file.is_open() || !(text << file.rdbuf())) {
     return place.Error(absl::StrCat(

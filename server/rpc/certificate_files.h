@@ -13,10 +13,10 @@ namespace idempotency {
 
 // Paths, named as the flags that give them.
 struct CertificateFiles {
-  std::string tls_certificate;  // the server's, then what leads to its CA
-  std::string tls_key;
+  std::string tls_certificate = {};  // the server's, then what leads to its CA
+  std::string tls_key = {};
   // Those who may sign clients' certificates. Empty: clients show none.
-  std::string tls_client_ca;
+  std::string tls_client_ca = {};
 
   // Whether the server is to speak TLS.
   bool given() const { return !tls_certificate.empty() || !tls_key.empty(); }

@@ -56,8 +56,11 @@ class TlsServerCredentials final : public grpc::ServerCredentials {
     const CertificatePems& pems = served_->pems;
     const grpc_ssl_pem_key_cert_pair pair = {pems.key.c_str(),
                                              pems.certificate.c_str()};
-    *config = grpc_ssl_server_certificate_config_create(
-        pems.client_ca.empty() ? nullptr : pems.client_ca.c_str(), &pair, 1);
+    // Without any CA gRPC 1.51 aborts, though none is used where clients are
+    // asked for no certificate.
+    const std::string& ca =
+        pems.client_ca.empty() ? pems.certificate : pems.client_ca;
+    *config = grpc_ssl_server_certificate_config_create(ca.c_str(), &pair, 1);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
