@@ -313,8 +313,7 @@ absl::Status CheckTls(const CertificateFiles& tls) {
   }
   if (tls.tls_certificate.empty() || tls.tls_key.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(tls.tls_key.empty() ? "--tls_key" : "--tls_certificate",
-                     ": missing; certificate and key go together"));
+        "--tls_certificate and --tls_key go together; give both or neither");
   }
   return LoadCertificates(tls).status();
 }
