@@ -2,6 +2,7 @@
 
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 
 #include <fstream>
@@ -17,6 +18,7 @@ constexpr std::chrono::seconds kLookPause{1};
 
 using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
+using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
 absl::Status FileError(const std::string& file, const std::string& what) {
@@ -60,15 +62,20 @@ Certificate ParseCertificates(const std::string& pem) {
 // Nobody is there to type one.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-bool IsKeyOf(const Certificate& certificate, const std::string& pem) {
-  const Bio bio = BioOf(pem);
+// As gRPC will set its own contexts up.
+bool CanBeShown(const Certificate& certificate, const std::string& key_pem) {
+  const Bio bio = BioOf(key_pem);
   const Key key(
       PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr),
       &EVP_PKEY_free);
-  const bool fits = key != nullptr &&
-                    X509_check_private_key(certificate.get(), key.get()) == 1;
+  const Context context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
+  const bool can =
+      key != nullptr && context != nullptr &&
+      SSL_CTX_use_certificate(context.get(), certificate.get()) == 1 &&
+      SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1 &&
+      SSL_CTX_check_private_key(context.get()) == 1;
   ERR_clear_error();
-  return fits;
+  return can;
 }
 
 }  // namespace
@@ -131,10 +138,12 @@ absl::StatusOr<TlsFiles::Pems> TlsFiles::Read() const {
   if (certificate == nullptr) {
     return FileError(options_.certificate_file, "holds no certificates in PEM");
   }
-  if (!IsKeyOf(certificate, pems.key)) {
-    return FileError(options_.key_file,
-                     absl::StrCat("is not the key, without passphrase, of ",
-                                  options_.certificate_file));
+  if (!CanBeShown(certificate, pems.key)) {
+    return FileError(
+        options_.key_file,
+        absl::StrCat("is not the key, without passphrase, that OpenSSL "
+                     "would use with ",
+                     options_.certificate_file));
   }
   return pems;
 }

@@ -68,12 +68,14 @@ void CertificateWatch::LookAtFiles(absl::Time now) {
     told_ = std::move(error);
     return;
   }
-  log_.Write(Severity::kInfo, "new certificate files are in use",
-             ValidityFields(*replacement));
   told_.clear();
   expiry_told_ = absl::InfinitePast();
-  MutexLock lock(mutex_);
-  current_ = std::make_shared<const Certificates>(*std::move(replacement));
+  {
+    MutexLock lock(mutex_);
+    current_ = std::make_shared<const Certificates>(*std::move(replacement));
+  }
+  log_.Write(Severity::kInfo, "new certificate files are in use",
+             ValidityFields(*current()));
 }
 
 absl::StatusOr<Certificates> CertificateWatch::Replacement(
