@@ -40,6 +40,9 @@ every command
   --scope S --key K    the record
   --token UUID         the claim token (claim draws one if there is none)
   --timeout 5s         for the call
+  --tls_ca FILE        TLS, with a server certificate of these CAs (PEM)
+  --tls_certificate FILE  --tls_key FILE
+                       TLS, showing this certificate (PEM)
   --save FILE          write the response that was sent or received, serialised
 claim
   --hash_of TEXT       the request, of which the SHA-256 is sent
@@ -359,11 +362,30 @@ int Ready(Client& client, Flags& flags) {
   }
 }
 
+// Null where no flag asks for TLS.
+std::shared_ptr<TlsFiles> TlsFrom(Flags& flags) {
+  const TlsOptions options = {.server_ca_file = flags.Text("tls_ca"),
+                              .certificate_file = flags.Text("tls_certificate"),
+                              .key_file = flags.Text("tls_key")};
+  if (options.server_ca_file.empty() && options.certificate_file.empty() &&
+      options.key_file.empty()) {
+    return nullptr;
+  }
+  auto files = TlsFiles::Load(options);
+  if (!files.ok()) {
+    throw UsageError{absl::StrCat("TLS: ", files.status().message())};
+  }
+  return *std::move(files);
+}
+
 int Run(int argc, char** argv) {
   if (argc < 2) throw UsageError{"no command"};
   const std::string command = argv[1];
   Flags flags(argc, argv);
-  const auto client = Client::Connect(flags.Text("target", "127.0.0.1:50051"));
+  ClientOptions client_options;
+  client_options.tls = TlsFrom(flags);
+  const auto client =
+      Client::Connect(flags.Text("target", "127.0.0.1:50051"), client_options);
   CallOptions options;
   if (const auto timeout = flags.Duration("timeout")) {
     options.timeout = absl::ToChronoMilliseconds(*timeout);
