@@ -114,6 +114,8 @@ wait_for_app() {
 # at NAME: as the app is told where a pod is.
 at() { printf '%s=%s' "$1" "$(<"$run/$1.address")"; }
 
+charged_or_over() { has_lines "$run/ledger" 1 || ! alive app; }
+
 # play NAME COORDINATOR COORDINATOR: the night, into the folder $work/NAME.
 play() {
   run=$work/$1
@@ -125,7 +127,9 @@ play() {
   serve_pod pod-b "$3"
 
   launch_app "$run/answers" "$(at pod-a),$(at pod-b)"
-  wait_until "the wallet has charged" has_lines "$run/ledger" 1
+  wait_until "the wallet has charged" charged_or_over
+  has_lines "$run/ledger" 1 ||
+    die "no pod asked the wallet; do the coordinators answer? $2 $3"
   wait_until "the first try is over" has_lines "$run/answers" 1
   tell "kill -9 ${pid_of[pod-a]}: pod-a dies while it waits for the wallet"
   kill_at_once pod-a
