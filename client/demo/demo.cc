@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -43,14 +42,12 @@ every command
   --tls_ca FILE        TLS, with a server certificate of these CAs (PEM)
   --tls_certificate FILE  --tls_key FILE
                        TLS, showing this certificate (PEM)
-  --save FILE          write the response that was sent or received, serialised
 claim
   --hash_of TEXT       the request, of which the SHA-256 is sent
   --policy P  --lease 2s  --wait 5s  --owner NAME  --checkpoint TEXT
   --resolve_in_doubt   take over what a policy holds
   --renew N            renew the grant with this fencing token
   --patience 10s       ask again while InProgress, as often as told
-  --hold 60s           once Claimed stay alive for so long, doing nothing more
 finalize
   --status 201  --body TEXT  --content_type application/json
 release
@@ -221,11 +218,6 @@ int PrintError(const absl::Status& status) {
   return 1;
 }
 
-void Save(const std::string& file, const v1::Response& response) {
-  if (file.empty()) return;
-  std::ofstream(file, std::ios::binary) << response.SerializeAsString();
-}
-
 void Sleep(absl::Duration duration) {
   std::this_thread::sleep_for(absl::ToChronoNanoseconds(duration));
 }
@@ -256,9 +248,6 @@ int Claim(Client& client, Flags& flags, const CallOptions& options) {
   v1::ClaimRequest request = ClaimRequestFrom(flags);
   const absl::Duration patience =
       flags.Duration("patience").value_or(absl::ZeroDuration());
-  const absl::Duration hold =
-      flags.Duration("hold").value_or(absl::ZeroDuration());
-  const std::string file = flags.Text("save");
   flags.RefuseTheRest();
 
   const absl::Time patient_until = absl::Now() + patience;
@@ -269,9 +258,7 @@ int Claim(Client& client, Flags& flags, const CallOptions& options) {
     response = client.Claim(request, options);
   }
   if (!response.ok()) return PrintError(response.status());
-  if (response->has_replay()) Save(file, response->replay().response());
   Print(Shown(*response, request.claim_token()));
-  if (response->has_claimed()) Sleep(hold);
   return 0;
 }
 
@@ -286,12 +273,10 @@ int Finalize(Client& client, Flags& flags, const CallOptions& options) {
   content_type.set_name("content-type");
   content_type.set_value(flags.Text("content_type", "application/json"));
   sent.set_body(flags.Text("body"));
-  const std::string file = flags.Text("save");
   flags.RefuseTheRest();
 
   const auto response = client.Finalize(request, options);
   if (!response.ok()) return PrintError(response.status());
-  Save(file, sent);
   Print(v1::FinalizeResponse::Result_Name(response->result()));
   return 0;
 }
@@ -300,7 +285,6 @@ int Lookup(Client& client, Flags& flags, const CallOptions& options) {
   v1::LookupRequest request;
   request.set_scope(flags.Text("scope"));
   request.set_key(flags.Text("key"));
-  const std::string file = flags.Text("save");
   flags.RefuseTheRest();
 
   const auto response = client.Lookup(request, options);
@@ -312,7 +296,6 @@ int Lookup(Client& client, Flags& flags, const CallOptions& options) {
       " conflicts=", record.conflict_count());
   if (record.has_response()) {
     absl::StrAppend(&line, " ", Shown(record.response()));
-    Save(file, record.response());
   }
   Print(line);
   return 0;
