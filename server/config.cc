@@ -26,6 +26,11 @@ namespace limits = idempotency::limits;
 ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
           "Address and port for gRPC. Beyond loopback only with "
           "--allow_plaintext: keys and responses cross the network readably.");
+ABSL_FLAG(std::string, admin_listen, "",
+          "IPv4 address and port for Prometheus metrics over HTTP, at "
+          "/metrics. Empty: none. Plain HTTP without authentication, on any "
+          "address: it shows counts and names of policies, never what callers "
+          "send.");
 ABSL_FLAG(std::string, database, "",
           "libpq URI of PostgreSQL 14.4 or newer, such as "
           "postgresql://user@host/name. Empty: the server makes and runs a "
@@ -98,14 +103,27 @@ namespace {
 constexpr char kPrefix[] = "IDEMPOTENCY_";
 
 // In the order of the manual.
-constexpr const char* kFlags[] = {
-    "listen",          "database",        "data_dir",
-    "migrate",         "database_pooled", "database_citus",
-    "lanes",           "queue_items_max", "body_bytes_max",
-    "deadline_max",    "store_patience",  "downstream_namespace",
-    "reaper_batch",    "reaper_pause",    "conflict_retention",
-    "allow_plaintext", "reflection",      "max_connection_age",
-    "drain_delay",     "drain_timeout"};
+constexpr const char* kFlags[] = {"listen",
+                                  "admin_listen",
+                                  "database",
+                                  "data_dir",
+                                  "migrate",
+                                  "database_pooled",
+                                  "database_citus",
+                                  "lanes",
+                                  "queue_items_max",
+                                  "body_bytes_max",
+                                  "deadline_max",
+                                  "store_patience",
+                                  "downstream_namespace",
+                                  "reaper_batch",
+                                  "reaper_pause",
+                                  "conflict_retention",
+                                  "allow_plaintext",
+                                  "reflection",
+                                  "max_connection_age",
+                                  "drain_delay",
+                                  "drain_timeout"};
 
 std::string EnvironmentName(const char* flag) {
   return absl::StrCat(kPrefix, absl::AsciiStrToUpper(flag));
@@ -287,9 +305,22 @@ absl::Status CheckListen(const Config& config) {
   return absl::OkStatus();
 }
 
+// The web server takes lists, and ports with letters that mean something.
+absl::Status CheckAdminListen(const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  if (HasPort(address) && !absl::StartsWith(address, "unix:") &&
+      !absl::StartsWith(address, "[") && !absl::StrContains(address, ',')) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--admin_listen: want an IPv4 address and a port of 0 to 65535, such as "
+      "127.0.0.1:9464");
+}
+
 Config FromFlags() {
   Config config;
   config.listen = absl::GetFlag(FLAGS_listen);
+  config.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   config.database = absl::GetFlag(FLAGS_database);
   config.data_dir = absl::GetFlag(FLAGS_data_dir);
   if (config.data_dir.empty()) config.data_dir = DefaultDataDir();
@@ -354,6 +385,8 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
   }
   const absl::Status listen = CheckListen(config);
   if (!listen.ok()) return listen;
+  const absl::Status admin_listen = CheckAdminListen(config.admin_listen);
+  if (!admin_listen.ok()) return admin_listen;
   return config;
 }
 

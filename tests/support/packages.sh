@@ -7,7 +7,7 @@ IDEMPOTENCY_RUN_PACKAGES=(
   g++ cmake ninja-build ccache pkg-config
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
   libprotobuf-dev libabsl-dev libpqxx-dev libpq-dev libssl-dev
-  libspdlog-dev nlohmann-json3-dev libjemalloc-dev
+  libspdlog-dev nlohmann-json3-dev libjemalloc-dev prometheus-cpp-dev
   postgresql util-linux
 )
 
