@@ -85,7 +85,8 @@ class MetricsScrapeTest : public WireTest {
   }
 };
 
-TEST_F(MetricsScrapeTest, EveryOutcomeOfAClaimIsCountedUnderThePolicyOfTheRecord) {
+TEST_F(MetricsScrapeTest,
+       EveryOutcomeOfAClaimIsCountedUnderThePolicyOfTheRecord) {
   EXPECT_EQ(DeltasOf("idempotency_claims_total", ClaimWithEveryOutcome),
             (Deltas{{"{policy=\"payment\",outcome=\"claimed\"}", 3},
                     {"{policy=\"payment\",outcome=\"claimed_again\"}", 1},
@@ -95,7 +96,8 @@ TEST_F(MetricsScrapeTest, EveryOutcomeOfAClaimIsCountedUnderThePolicyOfTheRecord
                     {"{policy=\"payment\",outcome=\"in_doubt\"}", 1}}));
 }
 
-TEST_F(MetricsScrapeTest, PreventedDuplicatesAreThoseThatWouldHaveExecutedAgain) {
+TEST_F(MetricsScrapeTest,
+       PreventedDuplicatesAreThoseThatWouldHaveExecutedAgain) {
   EXPECT_EQ(
       DeltasOf("idempotency_duplicates_prevented_total", ClaimWithEveryOutcome),
       (Deltas{{"{policy=\"payment\"}", 4}}));
