@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/admin/collector.h"
+#include "server/admin/metrics_source.h"
 
 namespace idempotency {
 

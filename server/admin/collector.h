@@ -5,23 +5,11 @@
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
 
-#include <cstddef>
-#include <functional>
 #include <vector>
 
-#include "server/core/metrics.h"
-#include "server/core/policies.h"
+#include "server/admin/metrics_source.h"
 
 namespace idempotency {
-
-// Where the figures come from; all of it must outlive the collector. The
-// functions are called by any thread.
-struct MetricsSource {
-  Metrics& metrics;  // policies that appear in `rules` are added to it
-  const FleetRulesCache& rules;
-  std::function<std::size_t()> queued_calls;
-  std::function<bool()> serving;
-};
 
 // Thread-safe. Labels hold names of the contract, of this program and of the
 // operators' policies (Metrics::kPoliciesMax at most), and nothing that callers

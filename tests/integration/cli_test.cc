@@ -81,6 +81,7 @@ std::map<std::string, FlagText> ReadManual(const std::string& manual) {
 TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
   const std::map<std::string, std::string> defaults = {
       {"listen", "127.0.0.1:50051"},
+      {"admin_listen", "empty"},
       {"database", "empty"},
       {"data_dir", "empty"},
       {"migrate", "false"},
