@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/core/histogram.h"
@@ -25,10 +26,11 @@ class FamilyBuilder {
   void AddCounter(Labels labels, double value);
   void AddGauge(Labels labels, double value);
   // The values and `bounds` are multiplied by `unit`.
-  template <typename Histogram>
-  void AddHistogram(Labels labels, const Histogram& histogram, double unit) {
+  template <const auto& kBounds>
+  void AddHistogram(Labels labels, const Histogram<kBounds>& histogram,
+                    double unit) {
     AddBuckets(std::move(labels), histogram.Values(),
-               {histogram.bounds().begin(), histogram.bounds().end()}, unit);
+               {kBounds.begin(), kBounds.end()}, unit);
   }
 
   prometheus::MetricFamily Finish() && { return std::move(family_); }

@@ -25,8 +25,6 @@ struct HistogramValues {
 template <const auto& kBounds>
 class Histogram {
  public:
-  static constexpr const auto& bounds() { return kBounds; }
-
   void Observe(std::uint64_t value) {
     const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), value);
     const auto bucket = static_cast<std::size_t>(bound - kBounds.begin());

@@ -16,8 +16,8 @@
 namespace idempotency {
 
 // A T for each of the first `kNamesMax` names, and one for all others.
-// Thread-safe as far as T is. Entries live as long as the table; a name that
-// is known is found without a lock.
+// Thread-safe as far as T is. Entries live as long as the table. Only adding a
+// name takes a lock.
 template <typename T, std::size_t kNamesMax>
 class NamedTable {
  public:
@@ -26,7 +26,7 @@ class NamedTable {
 
   T& At(std::string_view name) {
     if (T* const known = Find(name)) return *known;
-    if (name != kOther) {
+    if (name != kOther && size_.load(std::memory_order_relaxed) < kNamesMax) {
       MutexLock lock(mutex_);
       // Another thread may have added it.
       if (T* const known = Find(name)) return *known;

@@ -251,6 +251,15 @@ TEST_F(MetricsScrapeTest, GrpcsOwnFamiliesSeeEveryCall) {
                     {code("Release", "FailedPrecondition"), 1}}));
 }
 
+TEST_F(MetricsScrapeTest, WhatGrpcRefusesByItselfIsNotCounted) {
+  const auto act = [] {
+    const FinalizeReply reply =
+        Send(FinalizeOf(ClaimFor(NewKey()), 200, std::string(5 << 20, 'x')));
+    EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  };
+  EXPECT_EQ(DeltasOf("grpc_server_", act), Deltas());
+}
+
 TEST_F(MetricsScrapeTest, BatchesStatementsAndWaitsAreThoseOfTheCalls) {
   constexpr int kCalls = 7;
   const auto act = [] {
