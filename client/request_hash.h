@@ -21,10 +21,10 @@
 //
 // Where a retry does differ, in a timestamp, a trace id, a signature or a retry
 // counter, that must not be hashed: hash the fields that say what is to be
-// done, as a list of parts in a fixed order. An absent field and an empty one
-// are different requests; give each its part. When the choice of fields
-// changes, records made before it answer Mismatch: put a version of your own
-// first, and expect that for as long as the retention lasts.
+// done, as a list of parts in a fixed order, absent fields as empty parts
+// (where absent and empty ask for different things, with a part that says
+// which). When the choice of fields changes, retries of requests from before it
+// are answered with Mismatch, until those records expire.
 //
 // Who the caller is belongs in the hash, or in the scope or key, if different
 // callers may send the same key.

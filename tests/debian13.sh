@@ -98,29 +98,17 @@ trap 'exit 143' TERM
 
 # ------------------------------------------------- what this machine's apt says
 
-# The URIs that apt has for the component main of a suite, whatever the form of
-# its sources: those that are Debian's or, before the first apt-get update, not
-# known to be somebody else's.
-uris_of() {
-  apt-get indextargets --format \
-    '$(CREATED_BY)|$(RELEASE)|$(COMPONENT)|$(ORIGIN)|$(REPO_URI)' |
-    awk -F'|' -v suite="$1" '
-      $1 == "Packages" && $2 == suite && $3 == "main" {
-        if ($4 == "Debian") known[++n] = $5
-        else if ($4 == "") unknown[++m] = $5
-      }
-      END {
-        for (i = 1; i <= n; ++i) print known[i]
-        for (i = 1; i <= m; ++i) print unknown[i]
-      }'
-}
-
+# first_uri_of SUITE...: from where apt takes the first of these suites that it
+# has, whatever the form of its sources. Somebody else's repository may call its
+# suite as Debian does, so a place with Debian's usual name goes first.
 first_uri_of() {
-  local suite uri
+  local suite uris uri
   for suite in "$@"; do
-    uri=$(uris_of "$suite" | grep -m 1 -E '^https?://' || true)
+    uris=$(apt-get update --print-uris |
+      sed -n "s,^'\(https\?://[^']*[^/']\)/*/dists/$suite/InRelease'.*,\1,p")
+    uri=$(grep -m 1 -E '/debian(-security)?$' <<<"$uris" || head -n 1 <<<"$uris")
     if [[ -n $uri ]]; then
-      printf '%s\n' "${uri%/}"
+      printf '%s\n' "$uri"
       return
     fi
   done
@@ -235,4 +223,5 @@ main() {
   say "passed in $((SECONDS - began)) s"
 }
 
-main
+# On one line: the script may be edited while it runs.
+main; exit

@@ -94,21 +94,18 @@ class PackageTest : public testing::Test {
     return folder;
   }
 
-  // Runs a command with the package in the sight of CMake and pkg-config, and
-  // the build's compiler as $CXX. ccache, if the build has it, is told that the
-  // name of the temporary folder does not matter.
-  static Ended RunAsUser(std::vector<std::string> command) {
+  // Runs a command line with the package in the sight of CMake and pkg-config,
+  // and the build's compiler as $CXX. ccache, if the build has it, is told that
+  // the name of the temporary folder does not matter.
+  static Ended Shell(const std::string& command) {
     return RunToEnd(
-        std::move(command),
+        {"/bin/sh", "-c", command},
         {absl::StrCat("CMAKE_PREFIX_PATH=", Prefix().string()),
          absl::StrCat("PKG_CONFIG_PATH=",
                       (Prefix() / INSTALL_LIBDIR / "pkgconfig").string()),
          "CXX=" CXX_PROGRAM, "LAUNCHER=" CXX_LAUNCHER,
          "CMAKE_CXX_COMPILER_LAUNCHER=" CXX_LAUNCHER,
          absl::StrCat("CCACHE_BASEDIR=", Folder().string())});
-  }
-  static Ended Shell(const std::string& command) {
-    return RunAsUser({"/bin/sh", "-c", command});
   }
 
   // Runs the user's program against the installed server.
