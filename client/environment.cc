@@ -1,22 +1,42 @@
 #include "client/environment.h"
 
+#include <grpc/support/time.h>
 #include <sys/random.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
+#include <utility>
+
+#include "grpcpp/alarm.h"
 
 namespace idempotency {
 namespace {
+
+class AlarmTimer final : public Timer {
+ public:
+  AlarmTimer(std::chrono::nanoseconds duration,
+             std::function<void()> callback) {
+    alarm_.Set(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_nanos(duration.count(), GPR_TIMESPAN)),
+        [callback = std::move(callback)](bool due) {
+          if (due) callback();
+        });
+  }
+
+ private:
+  grpc::Alarm alarm_;
+};
 
 class System final : public ClientEnvironment {
  public:
   TimePoint Now() override { return std::chrono::steady_clock::now(); }
 
-  void SleepFor(std::chrono::nanoseconds duration) override {
-    std::this_thread::sleep_for(duration);
+  std::unique_ptr<Timer> RunAfter(std::chrono::nanoseconds duration,
+                                  std::function<void()> callback) override {
+    return std::make_unique<AlarmTimer>(duration, std::move(callback));
   }
 
   // Asked anew each time: a generator kept in the process would hand the same

@@ -4,14 +4,15 @@
 # In the tree the headers are "client/NAME.h", which is no name to put into an
 # include folder of the system: they are installed as
 # "idempotency/client/NAME.h", and what they include of each other with them.
-# Every header in this folder is for users and is installed; what is not for
-# them lies in a .cc file or in a folder below.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/idempotency)
 
 file(GLOB client_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
+foreach(header IN LISTS IDEMPOTENCY_CLIENT_OWN_HEADERS)
+  list(REMOVE_ITEM client_headers ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+endforeach()
 install(CODE "
 set(headers \"${client_headers}\")
 set(rewritten_folder \"${CMAKE_CURRENT_BINARY_DIR}/installed_headers\")

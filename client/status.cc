@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "grpcpp/support/status.h"
 
 namespace idempotency {
 namespace {
@@ -77,6 +78,18 @@ std::optional<std::chrono::nanoseconds> RetryDelayOf(
   return std::chrono::seconds(
              std::min(info->retry_delay().seconds(), kRetryDelaySecondsMax)) +
          std::chrono::nanoseconds(info->retry_delay().nanos());
+}
+
+absl::Status InProgressStatus(std::chrono::nanoseconds retry_after) {
+  constexpr std::int64_t kPerSecond = 1'000'000'000;
+  google::rpc::RetryInfo info;
+  info.mutable_retry_delay()->set_seconds(retry_after.count() / kPerSecond);
+  info.mutable_retry_delay()->set_nanos(
+      static_cast<std::int32_t>(retry_after.count() % kPerSecond));
+  absl::Status status =
+      absl::AbortedError("another owner still works on the operation");
+  status.SetPayload(kRetryInfoUrl, absl::Cord(info.SerializeAsString()));
+  return status;
 }
 
 bool MayHaveActed(const absl::Status& status) {

@@ -7,7 +7,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "grpcpp/support/status.h"
+
+namespace grpc {
+class Status;
+}
 
 namespace idempotency {
 
@@ -27,6 +30,9 @@ absl::Status ToAbslStatus(const grpc::Status& status);
 // negative.
 std::optional<std::chrono::nanoseconds> RetryDelayOf(
     const absl::Status& status);
+
+// ABORTED, with that RetryInfo: another owner works on the operation.
+absl::Status InProgressStatus(std::chrono::nanoseconds retry_after);
 
 // Whether a write that ended with this error may have been carried out.
 bool MayHaveActed(const absl::Status& status);

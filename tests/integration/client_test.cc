@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -31,18 +33,20 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Sleeping moves the clock and is written down. Random() is half of the range,
-// so that a jittered wait is half of its bound.
+// A timer moves the clock, is written down, and is due at once. Random() is
+// half of the range, so that a jittered wait is half of its bound.
 class VirtualTime final : public ClientEnvironment {
  public:
   TimePoint Now() override {
     const std::lock_guard lock(mutex_);
     return now_;
   }
-  void SleepFor(nanoseconds duration) override {
+  std::unique_ptr<Timer> RunAfter(nanoseconds duration,
+                                  std::function<void()> callback) override {
     const std::lock_guard lock(mutex_);
     now_ += duration;
     sleeps_.push_back(duration);
+    return SystemEnvironment()->RunAfter(nanoseconds(0), std::move(callback));
   }
   std::uint64_t Random() override { return std::uint64_t{1} << 63; }
 

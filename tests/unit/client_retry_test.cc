@@ -169,7 +169,9 @@ class ChosenBits final : public ClientEnvironment {
  public:
   explicit ChosenBits(std::uint64_t bits) : bits_(bits) {}
   TimePoint Now() override { return kStart; }
-  void SleepFor(nanoseconds) override {}
+  std::unique_ptr<Timer> RunAfter(nanoseconds, std::function<void()>) override {
+    return nullptr;
+  }
   std::uint64_t Random() override { return bits_; }
 
  private:

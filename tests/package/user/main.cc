@@ -1,5 +1,6 @@
-// Charges once: claims, finalizes, is replayed to, and is refused a second
-// Finalize. With status 0 only if the coordinator decided all of it so.
+// Charges once by the four calls: claims, finalizes, is replayed to, and is
+// refused a second Finalize. Then once more by RunOnce. With status 0 only if
+// the coordinator decided all of it so.
 //
 // usage: shop HOST:PORT KEY
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "idempotency/client/client.h"
 #include "idempotency/client/request_hash.h"
+#include "idempotency/client/run_once.h"
 #include "idempotency/client/status.h"
 
 namespace v1 = idempotency::v1;
@@ -27,7 +29,7 @@ v1::ClaimRequest ClaimOf(const std::string& key) {
 }
 
 // What went wrong, or nothing.
-std::string Charge(idempotency::Client& client, const std::string& key) {
+std::string ChargeByCalls(idempotency::Client& client, const std::string& key) {
   v1::ClaimRequest mine = ClaimOf(key);
   const auto claimed = client.Claim(mine);
   if (!claimed.ok()) return claimed.status().ToString();
@@ -62,12 +64,36 @@ std::string Charge(idempotency::Client& client, const std::string& key) {
   return "";
 }
 
+// The same, by the shorter way.
+std::string ChargeByRunOnce(const std::string& target, const std::string& key) {
+  const auto once = idempotency::RunOnce::Connect(target);
+  int charges = 0;
+  idempotency::RunResult result;
+  for (int request = 0; request < 2; ++request) {
+    result = once->Run(
+        {.scope = "payments",
+         .key = key,
+         .request_hash = idempotency::RequestHashOfParts({"charge", "200"})},
+        [&](idempotency::Execution& execution) {
+          ++charges;
+          return idempotency::Respond(201, execution.downstream_key());
+        });
+    if (!result.has_response()) return result.status.ToString();
+  }
+  if (result.outcome != idempotency::RunOutcome::kReplayed) {
+    return "not replayed";
+  }
+  return charges == 1 ? "" : "not charged once";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const auto client = idempotency::Client::Connect(argv[1]);
-  const std::string wrong = Charge(*client, argv[2]);
+  std::string wrong = ChargeByCalls(*client, argv[2]);
+  if (wrong.empty())
+    wrong = ChargeByRunOnce(argv[1], std::string(argv[2]) + "-2");
   std::printf("%s\n", wrong.empty() ? "charged once" : wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }

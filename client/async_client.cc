@@ -1,0 +1,401 @@
+#include "client/async_client.h"
+
+#include <grpc/support/time.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/mutex.h"
+#include "client/status.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "idempotency/v1/idempotency.grpc.pb.h"
+
+namespace idempotency {
+namespace {
+
+using internal::ConditionVariable;
+using internal::Mutex;
+using internal::MutexLock;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr std::size_t kMessageBytesMax = std::size_t{4} << 20;
+constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
+constexpr nanoseconds kWaitMax = std::chrono::seconds(60);
+constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
+
+grpc::ChannelArguments ChannelArgumentsOf() {
+  grpc::ChannelArguments arguments;
+  // One retry policy, the one of retry.h.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Unless told otherwise gRPC waits up to two minutes before it tries a lost
+  // server again, and fails every call meanwhile.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // So that a retry reaches another replica.
+  arguments.SetLoadBalancingPolicyName("round_robin");
+  return arguments;
+}
+
+// Monotonic, so that a set wall clock moves no deadline.
+gpr_timespec DeadlineAfter(nanoseconds remaining) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(remaining.count(), GPR_TIMESPAN));
+}
+
+// Bounded before it is converted: the caller's milliseconds may be too many to
+// count in nanoseconds.
+nanoseconds Bounded(milliseconds timeout) {
+  return std::clamp(timeout, milliseconds(0), kTimeoutMax);
+}
+
+nanoseconds WaitOf(const v1::ClaimRequest& request) {
+  const std::int64_t seconds = std::clamp<std::int64_t>(
+      request.wait().seconds(), 0,
+      std::chrono::duration_cast<std::chrono::seconds>(kWaitMax).count());
+  const std::int64_t nanos = std::clamp(request.wait().nanos(), 0, 999'999'999);
+  return std::min<nanoseconds>(
+      std::chrono::seconds(seconds) + nanoseconds(nanos), kWaitMax);
+}
+
+// What the server would refuse as too long is left out here, so that the
+// record becomes final all the same.
+void LeaveOutWhatIsTooLong(std::size_t body_bytes_max,
+                           v1::FinalizeRequest* request) {
+  if (!request->has_response()) return;
+  v1::Response* const response = request->mutable_response();
+  if (response->body().size() > body_bytes_max ||
+      (!response->body().empty() &&
+       request->ByteSizeLong() > kMessageBytesMax)) {
+    response->clear_body();
+    response->set_body_omitted(true);
+  }
+  if (request->ByteSizeLong() > kMessageBytesMax) {
+    response->clear_headers();
+    response->set_headers_omitted(true);
+  }
+}
+
+template <typename Response>
+absl::Status CheckAnswer(const Response&) {
+  return absl::OkStatus();
+}
+
+absl::Status CheckAnswer(const v1::ClaimResponse& response) {
+  if (response.outcome_case() != v1::ClaimResponse::OUTCOME_NOT_SET) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      "the server answered with an outcome this client does not know");
+}
+
+AttemptFailure FailureOf(const absl::Status& status, bool writes,
+                         const grpc::ClientContext& context) {
+  AttemptFailure failure;
+  // This client cancels nothing: it was the server, which is going away.
+  failure.unavailable = status.code() == absl::StatusCode::kUnavailable ||
+                        status.code() == absl::StatusCode::kCancelled;
+  failure.may_have_acted = writes && MayHaveActed(status);
+  failure.retry_delay = RetryDelayOf(status);
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto pushback = trailers.find(kPushbackTrailer);
+  if (pushback != trailers.end()) {
+    failure.pushback.emplace(pushback->second.data(), pushback->second.size());
+  }
+  return failure;
+}
+
+const char* Explanation(RetryVerdict verdict) {
+  switch (verdict) {
+    case RetryVerdict::kServerForbids:
+      return ", the server asks not to retry";
+    case RetryVerdict::kAttemptsUsedUp:
+      return ", no more are allowed";
+    case RetryVerdict::kNoTimeLeft:
+      return ", no time for another";
+    case RetryVerdict::kSendAgain:
+    case RetryVerdict::kNotRetryable:
+      break;
+  }
+  return "";
+}
+
+absl::Status FinalStatus(const absl::Status& last, const RetryState& retry,
+                         RetryVerdict verdict, bool last_may_have_acted) {
+  // A refusal of the service settles what became of the attempts before it:
+  // they were the same call.
+  const bool unsettled = last_may_have_acted ||
+                         last.code() == absl::StatusCode::kUnavailable ||
+                         last.code() == absl::StatusCode::kCancelled ||
+                         last.code() == absl::StatusCode::kDeadlineExceeded;
+  const absl::Status status =
+      unsettled && retry.may_have_acted() ? AsOutcomeUnknown(last) : last;
+  if (retry.attempts() == 1 && verdict == RetryVerdict::kNotRetryable) {
+    return status;
+  }
+  absl::Status result(
+      status.code(), absl::StrCat(status.message(), " (attempt ",
+                                  retry.attempts(), Explanation(verdict), ")"));
+  status.ForEachPayload([&](auto url, const absl::Cord& payload) {
+    result.SetPayload(url, payload);
+  });
+  return result;
+}
+
+// Even over [0, 1): a double holds 53 bits.
+double Fraction(std::uint64_t random) {
+  return static_cast<double>(random >> 11) * 0x1.0p-53;
+}
+
+// A call that is under way.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void Cancel() = 0;
+};
+
+}  // namespace
+
+struct AsyncClient::Shared {
+  Shared(std::shared_ptr<grpc::ChannelInterface> over,
+         const ClientOptions& the_options)
+      : options(the_options),
+        environment(options.environment ? options.environment
+                                        : SystemEnvironment()),
+        channel(std::move(over)),
+        stub(v1::IdempotencyService::NewStub(channel)) {}
+
+  // Constant after construction.
+  const ClientOptions options;
+  const std::shared_ptr<ClientEnvironment> environment;
+  const std::shared_ptr<grpc::ChannelInterface> channel;
+  const std::unique_ptr<v1::IdempotencyService::StubInterface> stub;
+
+  Mutex mutex;
+  ConditionVariable changed;
+  std::unordered_set<std::shared_ptr<Pending>> pending ABSL_GUARDED_BY(mutex);
+  bool ending ABSL_GUARDED_BY(mutex) = false;
+};
+
+// One attempt, or the wait for the next, is under way at a time, and each
+// begins where the one before ended, so that only Cancel() comes from
+// elsewhere.
+template <typename Request, typename Response>
+class AsyncClient::Call final
+    : public Pending,
+      public std::enable_shared_from_this<Call<Request, Response>> {
+ public:
+  // A stub's method, with a callback.
+  using Method =
+      void (v1::IdempotencyService::StubInterface::async_interface::*)(
+          grpc::ClientContext*, const Request*, Response*,
+          std::function<void(grpc::Status)>);
+
+  // `writes`: a lost answer leaves something unknown.
+  static void Start(Shared& shared, Method method, bool writes, Request request,
+                    nanoseconds timeout, Answered<Response> answered) {
+    if (timeout <= nanoseconds(0)) {
+      answered(
+          absl::DeadlineExceededError("the timeout is not positive: not sent"));
+      return;
+    }
+    const std::shared_ptr<Call> call(new Call(shared, method, writes,
+                                              std::move(request), timeout,
+                                              std::move(answered)));
+    bool ending;
+    {
+      MutexLock lock(shared.mutex);
+      shared.pending.insert(call);
+      ending = shared.ending;
+    }
+    if (ending) return call->Answer(absl::CancelledError("the client ends"));
+    call->Send();
+  }
+
+  void Cancel() override {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    if (context_.has_value()) context_->TryCancel();
+    if (waits_) WaitThenSend(nanoseconds(0));
+  }
+
+ private:
+  Call(Shared& shared, Method method, bool writes, Request request,
+       nanoseconds timeout, Answered<Response> answered)
+      : shared_(shared),
+        method_(method),
+        writes_(writes),
+        request_(std::move(request)),
+        answered_(std::move(answered)),
+        deadline_(shared.environment->Now() + timeout),
+        retry_(shared.options.retry, deadline_) {}
+
+  // gRPC makes connections only for calls that wait for them: sending alone
+  // would use the attempts up on one that is never made.
+  void Send() {
+    grpc::ClientContext* context;
+    {
+      MutexLock lock(mutex_);
+      context = &context_.emplace();
+      context->set_deadline(
+          DeadlineAfter(deadline_ - shared_.environment->Now()));
+      context->set_wait_for_ready(retry_.attempts() > 0 &&
+                                  shared_.channel->GetState(true) !=
+                                      GRPC_CHANNEL_READY);
+      if (cancelled_) context->TryCancel();
+    }
+    response_.Clear();
+    (shared_.stub->async()->*method_)(
+        context, &request_, &response_,
+        [self = this->shared_from_this()](const grpc::Status& status) {
+          self->Ended(ToAbslStatus(status));
+        });
+  }
+
+  void Ended(absl::Status status) {
+    if (status.ok()) status = CheckAnswer(response_);
+    if (status.ok()) return Answer(std::move(response_));
+
+    const AttemptFailure failure = FailureOf(status, writes_, *context_);
+    RetryDecision decision =
+        retry_.AfterFailure(failure, shared_.environment->Now(),
+                            Fraction(shared_.environment->Random()));
+    // It waited for a connection in vain; the attempt before says more.
+    if (status.code() == absl::StatusCode::kDeadlineExceeded &&
+        ErrorReasonOf(status).empty() && last_failure_.has_value()) {
+      decision.verdict = RetryVerdict::kNoTimeLeft;
+      status = *std::move(last_failure_);
+    }
+    if (decision.verdict != RetryVerdict::kSendAgain || cancelled()) {
+      return Answer(FinalStatus(status, retry_, decision.verdict,
+                                failure.may_have_acted));
+    }
+    last_failure_ = std::move(status);
+    MutexLock lock(mutex_);
+    WaitThenSend(decision.wait);
+  }
+
+  // A wait that was cut short may still end by itself: the first end counts.
+  void WaitThenSend(nanoseconds wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    waits_ = true;
+    wait_ =
+        shared_.environment->RunAfter(wait, [weak = this->weak_from_this()] {
+          const std::shared_ptr<Call> self = weak.lock();
+          if (self != nullptr && self->EndWait()) self->Send();
+        });
+  }
+
+  bool EndWait() {
+    MutexLock lock(mutex_);
+    return std::exchange(waits_, false);
+  }
+
+  void Answer(absl::StatusOr<Response> answer) {
+    std::exchange(answered_, nullptr)(std::move(answer));
+    // Only now: whoever ends the client waits for what the answer does.
+    const auto self = this->shared_from_this();
+    MutexLock lock(shared_.mutex);
+    shared_.pending.erase(self);
+    shared_.changed.notify_all();
+  }
+
+  bool cancelled() {
+    MutexLock lock(mutex_);
+    return cancelled_;
+  }
+
+  Shared& shared_;
+  const Method method_;
+  const bool writes_;
+  const Request request_;
+  Response response_;
+  Answered<Response> answered_;
+  const ClientEnvironment::TimePoint deadline_;
+  RetryState retry_;
+  std::optional<absl::Status> last_failure_;
+
+  Mutex mutex_;
+  // Of the latest attempt. Replaced only while none is under way.
+  std::optional<grpc::ClientContext> context_;
+  std::unique_ptr<Timer> wait_ ABSL_GUARDED_BY(mutex_);
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+std::unique_ptr<AsyncClient> AsyncClient::Connect(
+    const std::string& target, const ClientOptions& options) {
+  const auto credentials = options.credentials
+                               ? options.credentials
+                               : grpc::InsecureChannelCredentials();
+  return std::make_unique<AsyncClient>(
+      grpc::CreateCustomChannel(target, credentials, ChannelArgumentsOf()),
+      options);
+}
+
+AsyncClient::AsyncClient(std::shared_ptr<grpc::ChannelInterface> channel,
+                         const ClientOptions& options)
+    : shared_(std::make_unique<Shared>(std::move(channel), options)) {}
+
+AsyncClient::~AsyncClient() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(shared_->mutex);
+  shared_->ending = true;
+  for (const auto& call : shared_->pending) call->Cancel();
+  shared_->changed.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return shared_->pending.empty();
+  });
+}
+
+ClientEnvironment& AsyncClient::environment() const {
+  return *shared_->environment;
+}
+
+using Async = v1::IdempotencyService::StubInterface::async_interface;
+
+void AsyncClient::Claim(const v1::ClaimRequest& request,
+                        const CallOptions& options,
+                        Answered<v1::ClaimResponse> answered) {
+  const nanoseconds timeout =
+      options.timeout.has_value()
+          ? Bounded(*options.timeout)
+          : Bounded(shared_->options.timeout) + WaitOf(request);
+  Call<v1::ClaimRequest, v1::ClaimResponse>::Start(
+      *shared_, &Async::Claim, true, request, timeout, std::move(answered));
+}
+
+void AsyncClient::Finalize(const v1::FinalizeRequest& request,
+                           const CallOptions& options,
+                           Answered<v1::FinalizeResponse> answered) {
+  v1::FinalizeRequest fitting = request;
+  LeaveOutWhatIsTooLong(shared_->options.body_bytes_max, &fitting);
+  Call<v1::FinalizeRequest, v1::FinalizeResponse>::Start(
+      *shared_, &Async::Finalize, true, std::move(fitting),
+      Bounded(options.timeout.value_or(shared_->options.timeout)),
+      std::move(answered));
+}
+
+void AsyncClient::Lookup(const v1::LookupRequest& request,
+                         const CallOptions& options,
+                         Answered<v1::LookupResponse> answered) {
+  Call<v1::LookupRequest, v1::LookupResponse>::Start(
+      *shared_, &Async::Lookup, false, request,
+      Bounded(options.timeout.value_or(shared_->options.timeout)),
+      std::move(answered));
+}
+
+void AsyncClient::Release(const v1::ReleaseRequest& request,
+                          const CallOptions& options,
+                          Answered<v1::ReleaseResponse> answered) {
+  Call<v1::ReleaseRequest, v1::ReleaseResponse>::Start(
+      *shared_, &Async::Release, true, request,
+      Bounded(options.timeout.value_or(shared_->options.timeout)),
+      std::move(answered));
+}
+
+}  // namespace idempotency

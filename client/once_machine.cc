@@ -1,0 +1,332 @@
+#include "client/once_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/status.h"
+
+namespace idempotency {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr nanoseconds kWaitMax = std::chrono::seconds(60);
+// The shortest lease that the service grants.
+constexpr milliseconds kLeaseMin{100};
+constexpr int kLeasesOfARun = 10;
+// A lease is renewed when a third of it is over, so that two renewals may fail.
+constexpr int kRenewalsPerLease = 3;
+// A renewal that was not answered is sent again soon.
+constexpr int kRenewalRetriesPerLease = 20;
+constexpr milliseconds kRenewalTimeoutMin{100};
+
+nanoseconds ToNanoseconds(const google::protobuf::Duration& duration) {
+  return std::chrono::seconds(duration.seconds()) +
+         nanoseconds(duration.nanos());
+}
+
+void SetDuration(nanoseconds value, google::protobuf::Duration* duration) {
+  const auto seconds = duration_cast<std::chrono::seconds>(value);
+  duration->set_seconds(seconds.count());
+  duration->set_nanos(static_cast<std::int32_t>((value - seconds).count()));
+}
+
+// Rounded up: a timeout of 0 would not be sent at all.
+milliseconds TimeoutOf(nanoseconds duration) {
+  return duration_cast<milliseconds>(duration) + milliseconds(1);
+}
+
+// The service's last word on a grant.
+bool TellsThatTheClaimIsLost(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kFailedPrecondition ||
+         status.code() == absl::StatusCode::kNotFound;
+}
+
+}  // namespace
+
+OnceMachine::OnceMachine(Operation operation, std::string claim_token,
+                         bool resolves)
+    : operation_(std::move(operation)),
+      claim_token_(std::move(claim_token)),
+      resolves_(resolves) {}
+
+// ------------------------------------------------------------------ claiming
+
+void OnceMachine::Start(Moment at, Actions& actions) {
+  wait_ends_ = at.now + operation_.wait;
+  claim_ends_ = at.now + std::max(operation_.wait, operation_.claim_timeout);
+  Claim(at, actions);
+}
+
+v1::ClaimRequest OnceMachine::ClaimOf() const {
+  v1::ClaimRequest request;
+  request.set_scope(operation_.scope);
+  request.set_key(operation_.key);
+  request.set_request_hash(operation_.request_hash);
+  request.set_policy(operation_.policy);
+  request.set_owner(operation_.owner);
+  request.set_claim_token(claim_token_);
+  return request;
+}
+
+void OnceMachine::Claim(Moment at, Actions& actions) {
+  state_ = State::kClaiming;
+  sent_at_ = at.now;
+  v1::ClaimRequest request = ClaimOf();
+  request.set_resolve_in_doubt(resolves_);
+  if (operation_.lease.has_value()) {
+    SetDuration(*operation_.lease, request.mutable_lease());
+  }
+  const nanoseconds wait =
+      std::clamp<nanoseconds>(wait_ends_ - at.now, nanoseconds(0), kWaitMax);
+  if (wait > nanoseconds(0)) SetDuration(wait, request.mutable_wait());
+  actions.push_back(
+      SendClaim{std::move(request),
+                operation_.claim_timeout + duration_cast<milliseconds>(wait)});
+}
+
+void OnceMachine::ClaimAnswered(absl::StatusOr<v1::ClaimResponse> answer,
+                                Moment at, Actions& actions) {
+  if (!answer.ok()) return ClaimFailed(answer.status(), at, actions);
+  switch (answer->outcome_case()) {
+    case v1::ClaimResponse::kClaimed:
+      return Granted(answer->claimed(), at, actions);
+    case v1::ClaimResponse::kReplay:
+      return FinishWith(
+          {.outcome = RunOutcome::kReplayed,
+           .response = std::move(*answer->mutable_replay()->mutable_response()),
+           .recorded = true},
+          actions);
+    case v1::ClaimResponse::kInProgress:
+      return Wait(answer->in_progress(), at, actions);
+    case v1::ClaimResponse::kMismatch:
+      return FinishWith({.outcome = RunOutcome::kMismatch,
+                         .status = absl::FailedPreconditionError(
+                             "the key was used for a different request")},
+                        actions);
+    case v1::ClaimResponse::kInDoubt:
+      return FinishWith(
+          {.outcome = RunOutcome::kInDoubt,
+           .status = absl::FailedPreconditionError(
+               "an earlier attempt was abandoned with unknown outcome; find "
+               "out what it did, with a resolver")},
+          actions);
+    case v1::ClaimResponse::OUTCOME_NOT_SET:
+      break;
+  }
+  ClaimFailed(absl::UnavailableError(
+                  "the server answered with an outcome this client does not "
+                  "know"),
+              at, actions);
+}
+
+// A claim that may have been granted is given back, or it would keep everybody
+// from the key for a lease.
+void OnceMachine::ClaimFailed(absl::Status status, Moment at,
+                              Actions& actions) {
+  const bool may_be_granted = MayHaveActed(status);
+  RunResult result = {.outcome = RunOutcome::kUnavailable,
+                      .status = std::move(status)};
+  if (!may_be_granted) return FinishWith(std::move(result), actions);
+  DeliverOnce(std::move(result), actions);
+  Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED, {}, at, actions);
+}
+
+void OnceMachine::Wait(const v1::InProgress& in_progress, Moment at,
+                       Actions& actions) {
+  const nanoseconds retry_after = ToNanoseconds(in_progress.retry_after());
+  if (delivered_ || at.now >= wait_ends_) {
+    return FinishWith({.outcome = RunOutcome::kInProgress,
+                       .status = InProgressStatus(retry_after)},
+                      actions);
+  }
+  state_ = State::kWaiting;
+  // Those who wait for one owner were told much the same: a quarter apart.
+  const auto spread = duration_cast<nanoseconds>(
+      std::chrono::duration<double, std::nano>(retry_after) * 0.25 * at.random);
+  resend_at_ = std::min(at.now + retry_after + spread, wait_ends_);
+}
+
+void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
+                          Actions& actions) {
+  lease_ = ToNanoseconds(claimed.lease());
+  lease_ends_ = sent_at_ + lease_;
+  next_renewal_ = sent_at_ + lease_ / kRenewalsPerLease;
+  claimed_ = claimed;
+  if (delivered_) {
+    // The caller has gone: nothing was executed for it, nothing will be.
+    return Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED, {}, at,
+                   actions);
+  }
+  if (at.now >= lease_ends_) {
+    // The answer was as long on its way as the lease is. The same token claims
+    // the same grant again, but not for ever.
+    if (at.now < claim_ends_) return Claim(at, actions);
+    return ClaimFailed(
+        AsOutcomeUnknown(absl::DeadlineExceededError(
+            "the lease was over before the answer came; ask for a longer one")),
+        at, actions);
+  }
+  run_ends_ =
+      sent_at_ + operation_.max_run_time.value_or(
+                     duration_cast<milliseconds>(lease_) * kLeasesOfARun);
+  permitted_ = true;
+  const bool resolve_first = claimed.has_abandoned() && resolves_;
+  state_ = resolve_first ? State::kResolving : State::kExecuting;
+  if (resolve_first) {
+    actions.push_back(RunResolver{});
+  } else {
+    actions.push_back(RunFunction{});
+  }
+}
+
+void OnceMachine::HangUp(Moment, Actions& actions) {
+  if (state_ != State::kClaiming && state_ != State::kWaiting) return;
+  RunResult result = {.outcome = RunOutcome::kHungUp,
+                      .status = absl::CancelledError("the caller hung up")};
+  // A claim under way may still be granted; its answer is waited for.
+  if (state_ == State::kClaiming) return DeliverOnce(result, actions);
+  FinishWith(std::move(result), actions);
+}
+
+// ------------------------------------------------------------------ the lease
+
+std::optional<OnceMachine::TimePoint> OnceMachine::NextRenewal() const {
+  if (!runs() || renewing_ || lost_) return std::nullopt;
+  if (checkpoint_.has_value()) return no_renewal_before_;
+  // Renewed to the end of the run already.
+  if (!operation_.renew || run_ends_ - lease_ends_ < kLeaseMin) {
+    return std::nullopt;
+  }
+  return std::max(next_renewal_, no_renewal_before_);
+}
+
+void OnceMachine::Renew(Moment at, Actions& actions) {
+  v1::ClaimRequest request = ClaimOf();
+  request.set_renew_fencing_token(claimed_.fencing_token());
+  // Unset it means: as last granted. The shortest extends nothing.
+  const nanoseconds left = run_ends_ - at.now;
+  if (!operation_.renew || left < kLeaseMin) {
+    SetDuration(kLeaseMin, request.mutable_lease());
+  } else if (left < lease_) {
+    SetDuration(left, request.mutable_lease());
+  }
+  if (checkpoint_.has_value()) {
+    request.set_checkpoint(*checkpoint_);
+    request.set_checkpoint_number(checkpoint_number_);
+  }
+  checkpoint_sent_ = checkpoint_.has_value() ? checkpoint_number_ : 0;
+  renewing_ = true;
+  renewal_sent_at_ = at.now;
+  actions.push_back(SendRenewal{
+      std::move(request), TimeoutOf(std::max<nanoseconds>(
+                              lease_ends_ - at.now, kRenewalTimeoutMin))});
+}
+
+void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
+                                  Moment at, Actions& actions) {
+  renewing_ = false;
+  if (!runs()) return;
+  if (!answer.ok()) {
+    if (TellsThatTheClaimIsLost(answer.status())) {
+      return LoseClaim(answer.status(), actions);
+    }
+    if (answer.status().code() == absl::StatusCode::kInvalidArgument &&
+        checkpoint_sent_ > 0) {
+      CheckpointAnswered(answer.status(), actions);
+    }
+    no_renewal_before_ = at.now + lease_ / kRenewalRetriesPerLease;
+    return TimePassed(at, actions);
+  }
+  if (!answer->has_claimed()) {
+    return LoseClaim(absl::FailedPreconditionError(
+                         "a renewal found that the attempt has ended"),
+                     actions);
+  }
+  const nanoseconds left = ToNanoseconds(answer->claimed().lease());
+  lease_ends_ = std::max(lease_ends_, renewal_sent_at_ + left);
+  next_renewal_ = renewal_sent_at_ + left / kRenewalsPerLease;
+  if (checkpoint_sent_ > 0) CheckpointAnswered(absl::OkStatus(), actions);
+  TimePassed(at, actions);
+}
+
+void OnceMachine::CheckpointAnswered(const absl::Status& status,
+                                     Actions& actions) {
+  if (checkpoint_sent_ == checkpoint_number_) checkpoint_.reset();
+  actions.push_back(CheckpointStored{checkpoint_sent_, status});
+}
+
+void OnceMachine::LoseClaim(absl::Status why, Actions& actions) {
+  lost_ = true;
+  AnswerAllCheckpoints(why, actions);
+  WithdrawPermission(actions);
+}
+
+void OnceMachine::WithdrawPermission(Actions& actions) {
+  if (!std::exchange(permitted_, false)) return;
+  actions.push_back(Withdraw{});
+}
+
+void OnceMachine::AnswerAllCheckpoints(const absl::Status& status,
+                                       Actions& actions) {
+  checkpoint_.reset();
+  actions.push_back(CheckpointStored{checkpoint_number_, status});
+}
+
+std::int64_t OnceMachine::SaveCheckpoint(std::string checkpoint, Moment at,
+                                         Actions& actions) {
+  ++checkpoint_number_;
+  if (!runs() || lost_) {
+    AnswerAllCheckpoints(absl::FailedPreconditionError(
+                             "the attempt has ended or its claim is lost"),
+                         actions);
+  } else {
+    checkpoint_ = std::move(checkpoint);
+    TimePassed(at, actions);
+  }
+  return checkpoint_number_;
+}
+
+// ----------------------------------------------------------------------- time
+
+std::optional<OnceMachine::TimePoint> OnceMachine::wake_at() const {
+  std::optional<TimePoint> next = resend_at_;
+  const auto no_later_than = [&next](TimePoint time) {
+    next = next.has_value() ? std::min(*next, time) : time;
+  };
+  if (runs() && permitted_) no_later_than(lease_ends_);
+  if (const auto renewal = NextRenewal()) no_later_than(*renewal);
+  return next;
+}
+
+void OnceMachine::TimePassed(Moment at, Actions& actions) {
+  if (runs() && at.now >= lease_ends_) {
+    if (checkpoint_.has_value()) {
+      AnswerAllCheckpoints(
+          absl::UnavailableError(
+              "the lease ended before the checkpoint was stored"),
+          actions);
+    }
+    WithdrawPermission(actions);
+  }
+  if (const auto renewal = NextRenewal();
+      renewal.has_value() && at.now >= *renewal) {
+    Renew(at, actions);
+  }
+  if (!resend_at_.has_value() || at.now < *resend_at_) return;
+  resend_at_.reset();
+  switch (state_) {
+    case State::kWaiting:
+      return Claim(at, actions);
+    case State::kFinalizing:
+      return SendFinalizeNow(actions);
+    case State::kReleasing:
+      return SendReleaseNow(actions);
+    default:
+      return;
+  }
+}
+
+}  // namespace idempotency

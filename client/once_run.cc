@@ -1,0 +1,339 @@
+#include "client/once_run.h"
+
+#include <exception>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+
+namespace idempotency {
+namespace {
+
+using internal::Mutex;
+using internal::MutexLock;
+using std::chrono::nanoseconds;
+
+constexpr std::size_t kCheckpointBytesMax = 4096;
+
+// Even over [0, 1): a double holds 53 bits.
+double Fraction(std::uint64_t random) {
+  return static_cast<double>(random >> 11) * 0x1.0p-53;
+}
+
+// A function that throws has not said what it did.
+template <typename Unknown, typename Function, typename Answer>
+void CallGuarded(const Function& function, std::shared_ptr<Execution> execution,
+                 const Completion<Answer>& completion) {
+  try {
+    function(std::move(execution), completion);
+  } catch (const std::exception& error) {
+    completion(
+        Unknown{absl::UnknownError(absl::StrCat("it threw: ", error.what()))});
+  } catch (...) {
+    completion(Unknown{absl::UnknownError("it threw")});
+  }
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------- OnceRuns
+
+OnceRuns::OnceRuns(Coordinator& coordinator, Executor& executor,
+                   std::shared_ptr<ClientEnvironment> environment,
+                   std::size_t operations_max)
+    : coordinator_(coordinator),
+      environment_(std::move(environment)),
+      operations_max_(operations_max),
+      executor_(&executor) {}
+
+std::shared_ptr<OnceRun> OnceRuns::Start(const Operation& operation,
+                                         OnceCallbacks callbacks) {
+  const auto run = std::make_shared<OnceRun>(shared_from_this(), operation,
+                                             std::move(callbacks));
+  bool refused;
+  {
+    MutexLock lock(mutex_);
+    refused = finishing_ || runs_.size() >= operations_max_;
+    if (!refused) runs_.insert(run);
+  }
+  if (refused) {
+    run->Refuse();
+    return nullptr;
+  }
+  run->Start();
+  return run;
+}
+
+void OnceRuns::Ended(const std::shared_ptr<OnceRun>& run) {
+  MutexLock lock(mutex_);
+  runs_.erase(run);
+  changed_.notify_all();
+}
+
+void OnceRuns::Finish() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(mutex_);
+  finishing_ = true;
+  const auto runs = runs_;
+  lock.unlock();
+  for (const auto& run : runs) run->HangUp();
+  lock.lock();
+  changed_.wait(
+      lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return runs_.empty(); });
+  executor_ = nullptr;
+}
+
+void OnceRuns::Run(std::function<void()> task) {
+  {
+    MutexLock lock(mutex_);
+    if (executor_ != nullptr) return executor_->Run(std::move(task));
+  }
+  task();
+}
+
+std::size_t OnceRuns::size() const {
+  MutexLock lock(mutex_);
+  return runs_.size();
+}
+
+// -------------------------------------------------------------------- OnceRun
+
+OnceRun::OnceRun(std::shared_ptr<OnceRuns> runs, const Operation& operation,
+                 OnceCallbacks callbacks)
+    : runs_(std::move(runs)),
+      callbacks_(std::move(callbacks)),
+      machine_(operation, NewClaimToken(runs_->environment()),
+               callbacks_.resolver != nullptr) {}
+
+template <typename Event>
+void OnceRun::Feed(const Event& event) {
+  OnceMachine::Actions actions;
+  {
+    MutexLock lock(mutex_);
+    event(machine_,
+          OnceMachine::Moment{runs_->environment().Now(),
+                              Fraction(runs_->environment().Random())},
+          actions);
+    SetTimer();
+  }
+  for (OnceMachine::Action& action : actions) {
+    std::visit([this](auto& each) { Perform(each); }, action);
+  }
+}
+
+// A timer that fires early does no harm: it is set again. One that would fire
+// late is replaced.
+void OnceRun::SetTimer() {
+  const auto wake_at = machine_.wake_at();
+  if (!wake_at.has_value() ||
+      (timer_at_.has_value() && *timer_at_ <= *wake_at)) {
+    return;
+  }
+  timer_at_ = wake_at;
+  const auto left = std::max<nanoseconds>(*wake_at - runs_->environment().Now(),
+                                          nanoseconds(0));
+  timer_ = runs_->environment().RunAfter(
+      left, [weak = weak_from_this(), at = *wake_at] {
+        const std::shared_ptr<OnceRun> self = weak.lock();
+        if (self == nullptr) return;
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions)
+                       ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                         if (self->timer_at_ == at) self->timer_at_.reset();
+                         machine.TimePassed(moment, actions);
+                       });
+      });
+}
+
+void OnceRun::Start() {
+  Feed([](OnceMachine& machine, auto moment, auto& actions) {
+    machine.Start(moment, actions);
+  });
+}
+
+void OnceRun::Refuse() {
+  OnceMachine::Deliver refusal{
+      {.outcome = RunOutcome::kUnavailable,
+       .status = absl::ResourceExhaustedError(
+           "too many operations are under way in this process, or it ends")}};
+  Perform(refusal);
+}
+
+void OnceRun::HangUp() {
+  Feed([](OnceMachine& machine, auto moment, auto& actions) {
+    machine.HangUp(moment, actions);
+  });
+}
+
+// --------------------------------------------------- what the function may do
+
+bool OnceRun::permitted() const {
+  MutexLock lock(mutex_);
+  return machine_.permitted();
+}
+
+void OnceRun::OnWithdrawn(std::function<void()> withdrawn) {
+  {
+    MutexLock lock(mutex_);
+    if (machine_.permitted()) {
+      withdrawn_ = std::move(withdrawn);
+      return;
+    }
+  }
+  runs_->Run(std::move(withdrawn));
+}
+
+void OnceRun::SaveCheckpoint(std::string checkpoint,
+                             std::function<void(absl::Status)> stored) {
+  SaveAnd(std::move(checkpoint),
+          [runs = runs_, stored = std::move(stored)](absl::Status status) {
+            runs->Run([stored, status] { stored(status); });
+          });
+}
+
+absl::Status OnceRun::SaveCheckpoint(std::string checkpoint) {
+  absl::Notification done;
+  absl::Status result;
+  SaveAnd(std::move(checkpoint), [&](absl::Status status) {
+    result = std::move(status);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+void OnceRun::SaveAnd(std::string checkpoint, Stored stored) {
+  if (checkpoint.size() > kCheckpointBytesMax) {
+    return stored(absl::InvalidArgumentError("a checkpoint has at most 4 KiB"));
+  }
+  Feed([&](OnceMachine& machine, auto moment, auto& actions)
+           ABSL_NO_THREAD_SAFETY_ANALYSIS {
+             checkpoints_.emplace(
+                 machine.SaveCheckpoint(std::move(checkpoint), moment, actions),
+                 std::move(stored));
+           });
+}
+
+// -------------------------------------------------------------------- actions
+
+void OnceRun::RunThere(std::function<void()> task) {
+  if (callbacks_.executor != nullptr) {
+    return callbacks_.executor->Run(std::move(task));
+  }
+  runs_->Run(std::move(task));
+}
+
+void OnceRun::KeepClaimed() {
+  MutexLock lock(mutex_);
+  // Somebody may read it since the resolver ran, and it is the same grant.
+  if (claimed_.attempt() == 0) claimed_ = machine_.claimed();
+}
+
+void OnceRun::Perform(OnceMachine::SendClaim& action) {
+  runs_->coordinator().Claim(
+      action.request, {.timeout = action.timeout},
+      [self = shared_from_this()](absl::StatusOr<v1::ClaimResponse> answer) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.ClaimAnswered(std::move(answer), moment, actions);
+        });
+      });
+}
+
+void OnceRun::Perform(OnceMachine::SendRenewal& action) {
+  runs_->coordinator().Claim(
+      action.request, {.timeout = action.timeout},
+      [self = shared_from_this()](absl::StatusOr<v1::ClaimResponse> answer) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.RenewalAnswered(std::move(answer), moment, actions);
+        });
+      });
+}
+
+void OnceRun::Perform(OnceMachine::SendFinalize& action) {
+  runs_->coordinator().Finalize(
+      action.request, {.timeout = action.timeout},
+      [self = shared_from_this()](absl::StatusOr<v1::FinalizeResponse> answer) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.FinalizeAnswered(std::move(answer), moment, actions);
+        });
+      });
+}
+
+void OnceRun::Perform(OnceMachine::SendLookup& action) {
+  runs_->coordinator().Lookup(
+      action.request, {.timeout = action.timeout},
+      [self = shared_from_this()](absl::StatusOr<v1::LookupResponse> answer) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.LookupAnswered(std::move(answer), moment, actions);
+        });
+      });
+}
+
+void OnceRun::Perform(OnceMachine::SendRelease& action) {
+  runs_->coordinator().Release(
+      action.request, {.timeout = action.timeout},
+      [self = shared_from_this()](absl::StatusOr<v1::ReleaseResponse> answer) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.ReleaseAnswered(std::move(answer), moment, actions);
+        });
+      });
+}
+
+void OnceRun::Perform(OnceMachine::RunFunction&) {
+  KeepClaimed();
+  Completion<FunctionResult> completion(
+      [self = shared_from_this()](FunctionResult result) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.FunctionEnded(std::move(result), moment, actions);
+        });
+      });
+  RunThere([self = shared_from_this(),
+            function = std::move(callbacks_.function),
+            completion = std::move(completion)] {
+    CallGuarded<OutcomeUnknown>(function, self, completion);
+  });
+}
+
+void OnceRun::Perform(OnceMachine::RunResolver&) {
+  KeepClaimed();
+  Completion<Resolution> completion(
+      [self = shared_from_this()](Resolution resolution) {
+        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+          machine.ResolverEnded(std::move(resolution), moment, actions);
+        });
+      });
+  RunThere([self = shared_from_this(),
+            resolver = std::move(callbacks_.resolver),
+            completion = std::move(completion)] {
+    CallGuarded<StillUnknown>(resolver, self, completion);
+  });
+}
+
+void OnceRun::Perform(OnceMachine::Withdraw&) {
+  std::function<void()> withdrawn;
+  {
+    MutexLock lock(mutex_);
+    withdrawn = std::exchange(withdrawn_, nullptr);
+  }
+  if (withdrawn) runs_->Run(std::move(withdrawn));
+}
+
+void OnceRun::Perform(OnceMachine::CheckpointStored& action) {
+  std::map<std::int64_t, Stored> answered;
+  {
+    MutexLock lock(mutex_);
+    const auto end = checkpoints_.upper_bound(action.number);
+    for (auto at = checkpoints_.begin(); at != end;) {
+      answered.insert(checkpoints_.extract(at++));
+    }
+  }
+  for (const auto& [number, stored] : answered) stored(action.status);
+}
+
+void OnceRun::Perform(OnceMachine::Deliver& action) {
+  RunThere([done = std::move(callbacks_.done),
+            result = std::move(action.result)] { done(result); });
+}
+
+void OnceRun::Perform(OnceMachine::End&) { runs_->Ended(shared_from_this()); }
+
+}  // namespace idempotency
