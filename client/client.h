@@ -5,7 +5,7 @@
 //   idempotency::v1::ClaimRequest request;
 //   request.set_scope("payments");
 //   request.set_key(key_of_the_caller);
-//   request.set_request_hash(sha256_of_the_request);
+//   request.set_request_hash(hash_of_the_request);  // request_hash.h
 //   auto claim = client->Claim(request);
 //   if (claim.ok() && claim->has_claimed()) {
 //     // Execute, then Finalize with request.claim_token().

@@ -31,6 +31,7 @@
 #include "client/execution.h"
 #include "client/executor.h"
 #include "client/operation.h"
+#include "client/request_hash.h"  // For filling an Operation.
 
 namespace idempotency {
 

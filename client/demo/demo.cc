@@ -4,13 +4,9 @@
 // Exit status: 0 when the call was answered, whatever the outcome; 1 when it
 // ended with an error; 2 for a command line that makes no sense.
 
-#include <openssl/evp.h>
-
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "client/request_hash.h"
 
 namespace idempotency {
 namespace {
@@ -43,7 +40,7 @@ every command
   --tls_certificate FILE  --tls_key FILE
                        TLS, showing this certificate (PEM)
 claim
-  --hash_of TEXT       the request, of which the SHA-256 is sent
+  --hash_of TEXT       the request, whose request hash is sent
   --policy P  --lease 2s  --wait 5s  --owner NAME  --checkpoint TEXT
   --resolve_in_doubt   take over what a policy holds
   --renew N            renew the grant with this fencing token
@@ -144,14 +141,6 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("'", escaped, text.size() > kShownMax ? "'..." : "'");
 }
 
-std::string Sha256(const std::string& text) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(),
-             nullptr);
-  return std::string(digest.begin(), std::next(digest.begin(), size));
-}
-
 std::string Shown(const v1::Response& response) {
   std::string line = absl::StrCat("status=", response.status_code());
   for (const v1::Header& header : response.headers()) {
@@ -226,7 +215,7 @@ v1::ClaimRequest ClaimRequestFrom(Flags& flags) {
   v1::ClaimRequest request;
   request.set_scope(flags.Text("scope"));
   request.set_key(flags.Text("key"));
-  request.set_request_hash(Sha256(flags.Text("hash_of")));
+  request.set_request_hash(RequestHashOfParts({flags.Text("hash_of")}));
   request.set_claim_token(flags.Text("token"));
   request.set_policy(flags.Text("policy"));
   request.set_owner(flags.Text("owner"));

@@ -138,8 +138,9 @@ TEST_F(EmbeddedClusterTest, NewFolderBecomesADurableClusterOnASocketOnly) {
       "SELECT current_database(), current_setting('fsync'),"
       " current_setting('synchronous_commit'),"
       " current_setting('full_page_writes'),"
-      " current_setting('listen_addresses'), current_setting('lc_collate'),"
-      " current_setting('server_encoding')");
+      " current_setting('listen_addresses'), datcollate,"
+      " current_setting('server_encoding')"
+      " FROM pg_database WHERE datname = current_database()");
   ASSERT_TRUE(settings.ok()) << settings.status();
   EXPECT_EQ(*settings, "idempotency\ton\ton\ton\t\tC.UTF-8\tUTF8");
   struct stat status {};

@@ -16,6 +16,11 @@ IDEMPOTENCY_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libnghttp2-dev python3 git procps
 )
 
+# What tests/debian13.sh needs on the machine it runs on.
+IDEMPOTENCY_DEBIAN13_PACKAGES=(
+  debootstrap debian-archive-keyring util-linux git
+)
+
 # What the plots of the benchmark need besides.
 IDEMPOTENCY_BENCHMARK_PACKAGES=(python3-matplotlib)
 

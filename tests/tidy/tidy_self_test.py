@@ -159,6 +159,10 @@ class TidyTest(unittest.TestCase):
                     "server/extra/CMakeLists.txt", "does not add it")
         self.expect({"tests/unit/deep/CMakeLists.txt": "\n"},
                     "tests/unit/deep/CMakeLists.txt", "does not add it")
+        self.expect({"tests/unit/deep/CMakeLists.txt": "# project(no)\n"},
+                    "tests/unit/deep/CMakeLists.txt", "does not add it")
+        self.assertEqual([], self.report({
+            "tests/unit/deep/CMakeLists.txt": "project(of_its_own)\n"}))
 
     def test_leftovers_are_reported(self):
         for word in ("TO" "DO", "FIX" "ME", "X" "XX", "HA" "CK", "GTEST" "_SKIP()",

@@ -2,54 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "server/core/header_codec.h"
 #include "server/core/types.h"
+#include "tests/support/vectors.h"
 
 namespace idempotency {
 namespace {
-
-std::string FromHex(const std::string& hex) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(
-        static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-std::string ToHex(const std::string& bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const char c : bytes) {
-    hex.push_back(kDigits[static_cast<unsigned char>(c) >> 4]);
-    hex.push_back(kDigits[static_cast<unsigned char>(c) & 0xf]);
-  }
-  return hex;
-}
-
-// The rows of a file of test vectors, without its header.
-std::vector<std::vector<std::string>> ReadVectors(const std::string& name) {
-  std::ifstream file(std::string(IDEMPOTENCY_VECTORS_FOLDER "/") + name);
-  std::vector<std::vector<std::string>> rows;
-  std::string line;
-  std::getline(file, line);
-  while (std::getline(file, line)) {
-    std::vector<std::string> row(1);
-    for (const char c : line) {
-      if (c == '\t') {
-        row.emplace_back();
-      } else {
-        row.back().push_back(c);
-      }
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
 
 TEST(DigestTest, DownstreamKeysAreThoseOfTheVectors) {
   const auto rows = ReadVectors("downstream_key.tsv");

@@ -186,7 +186,8 @@ FinalizeResult RecordedAs(const Response& response) {
 }  // namespace
 
 Expected<ClaimOutcome> ExpectedClaim(const Situation& s, const ClaimChoice& c) {
-  const ClaimRow& row = FirstThatFits(kClaimRows, FactsOf(s), c);
+  const Facts facts = FactsOf(s);
+  const ClaimRow& row = FirstThatFits(kClaimRows, facts, c);
   Expected<ClaimOutcome> expected{.row = row.record};
   expected.error = RefusedRenewal(row.renewal, c.renewal);
   if (expected.error.has_value()) return expected;
@@ -241,8 +242,9 @@ Expected<ClaimOutcome> ExpectedClaim(const Situation& s, const ClaimChoice& c) {
 
 Expected<FinalizeOutcome> ExpectedFinalize(const Situation& s,
                                            const FinalizeChoice& c) {
+  const Facts facts = FactsOf(s);
   const FinalizeRow& row =
-      FirstThatFits(kFinalizeRows, FactsOf(s), c, s.on_server_error);
+      FirstThatFits(kFinalizeRows, facts, c, s.on_server_error);
   Expected<FinalizeOutcome> expected{.row = row.record};
   const std::optional<Record> record = RecordIn(s);
   const FinalizeCommand command = FinalizeOf(c);

@@ -3,9 +3,10 @@
 
 usage: make_vectors.py [--check]
 
-Writes downstream_key.tsv and response_digest.tsv beside this script, or with
---check ends with status 1 if they differ from what it would write. Bytes are
-in hexadecimal; a part is framed by its length as 8 bytes, big-endian.
+Writes downstream_key.tsv, response_digest.tsv and request_hash.tsv beside this
+script, or with --check ends with status 1 if they differ from what it would
+write. Bytes are in hexadecimal, and 6162*3 is short for 616261626162; a part is
+framed by its length as 8 bytes, big-endian.
 """
 
 import hashlib
@@ -52,6 +53,46 @@ RESPONSES = [
     (999, False, False, [(b"", b"")], b"\0" * 1000),
 ]
 
+REQUEST_HASH_VERSION = b"idempotency.request.v1"
+JSON = b'{"order":"1001","amount":200}'
+# What the parts are an example of; the parts, a pair being (bytes, times).
+REQUESTS = [
+    ("no part", []),
+    ("an empty part", [b""]),
+    ("two empty parts", [b"", b""]),
+    ("four empty parts", [b""] * 4),
+    # method, target, content type, body
+    ("http request",
+     [b"POST", b"/payments?currency=EUR", b"application/json", JSON]),
+    ("method in lower case",
+     [b"post", b"/payments?currency=EUR", b"application/json", JSON]),
+    ("content type with a charset",
+     [b"POST", b"/payments?currency=EUR", b"application/json; charset=utf-8",
+      JSON]),
+    ("body with a space",
+     [b"POST", b"/payments?currency=EUR", b"application/json", JSON + b" "]),
+    ("order of fields",
+     [b"POST", b"/payments?currency=EUR", b"application/json",
+      b'{"amount":200,"order":"1001"}']),
+    ("no content type and no body", [b"DELETE", b"/payments/1", b"", b""]),
+    ("order of parts", [b"/payments?currency=EUR", b"POST",
+                        b"application/json", JSON]),
+    # The same bytes one after the other.
+    ("ab", [b"ab"]),
+    ("a, b", [b"a", b"b"]),
+    ("ab, nothing", [b"ab", b""]),
+    ("nothing, ab", [b"", b"ab"]),
+    ("a frame inside a part", [b"a" + struct.pack(">Q", 1) + b"b"]),
+    ("the version as a part", [REQUEST_HASH_VERSION, b"ab"]),
+    ("every byte", [bytes(range(256))]),
+    ("a zero byte", [b"a\0b", b"\0"]),
+    ("composed UTF-8", ["caf\u00e9".encode()]),
+    ("decomposed UTF-8", ["cafe\u0301".encode()]),
+    ("four bytes of UTF-8", ["\U0001f600".encode()]),
+    ("a length of three bytes", [(b"idempotency", 100_000)]),
+    ("a length of four bytes", [(b"0123456789abcdef", 1_048_577), b"end"]),
+]
+
 
 def framed(part):
     return struct.pack(">Q", len(part)) + part
@@ -76,6 +117,22 @@ def response_digest(status, body_omitted, headers_omitted, headers, body):
     return hashlib.sha256(b"".join(map(framed, parts))).hexdigest()
 
 
+def spelled_out(part):
+    return part[0] * part[1] if isinstance(part, tuple) else part
+
+
+def in_hex(part):
+    return (f"{part[0].hex()}*{part[1]}" if isinstance(part, tuple)
+            else part.hex())
+
+
+def request_hash(parts):
+    sha = hashlib.sha256(framed(REQUEST_HASH_VERSION))
+    for part in parts:
+        sha.update(framed(spelled_out(part)))
+    return sha.hexdigest()
+
+
 def downstream_lines():
     yield "namespace\tscope\tkey (hex)\tfreed count\tdownstream key"
     for namespace in NAMESPACES:
@@ -97,10 +154,18 @@ def response_lines():
                             body)])
 
 
+def request_lines():
+    yield "example\tnumber of parts\tparts (hex, comma between)\tdigest"
+    for example, parts in REQUESTS:
+        yield "\t".join([example, str(len(parts)),
+                         ",".join(map(in_hex, parts)), request_hash(parts)])
+
+
 def main():
     same = True
     for name, lines in (("downstream_key.tsv", downstream_lines()),
-                        ("response_digest.tsv", response_lines())):
+                        ("response_digest.tsv", response_lines()),
+                        ("request_hash.tsv", request_lines())):
         text = "".join(line + "\n" for line in lines)
         path = os.path.join(FOLDER, name)
         if "--check" in sys.argv[1:]:

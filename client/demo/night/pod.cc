@@ -1,14 +1,12 @@
 #include "client/demo/night/pod.h"
 
-#include <openssl/evp.h>
-
-#include <array>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/demo/night/story.h"
+#include "client/request_hash.h"
 #include "client/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
@@ -28,13 +26,11 @@ v1::Response ResponseOf(const PayRequest& request, const LedgerEntry& entry) {
 }
 
 std::string HashOf(const PayRequest& request) {
-  const std::string text =
-      absl::StrCat(request.order(), "\n", request.amount());
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned size = 0;
-  EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(),
-             nullptr);
-  return std::string(digest.begin(), digest.begin() + size);
+  return RequestHash(
+      {.method = "POST",
+       .target = "/payments",
+       .content_type = "",
+       .body = absl::StrCat(request.order(), " ", request.amount())});
 }
 
 PayResponse ToApp(const v1::Response& response) {

@@ -1,0 +1,76 @@
+# What `cmake --install` gives to a user of the client: the library, its headers
+# and a package that find_package and pkg-config find.
+#
+# In the tree the headers are "client/NAME.h", which is no name to put into an
+# include folder of the system: they are installed as
+# "idempotency/client/NAME.h", and what they include of each other with them.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/idempotency)
+
+file(GLOB client_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
+foreach(header IN LISTS IDEMPOTENCY_CLIENT_OWN_HEADERS)
+  list(REMOVE_ITEM client_headers ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+endforeach()
+install(CODE "
+set(headers \"${client_headers}\")
+set(rewritten_folder \"${CMAKE_CURRENT_BINARY_DIR}/installed_headers\")
+set(header_folder \"${CMAKE_INSTALL_INCLUDEDIR}/idempotency/client\")"
+  COMPONENT client)
+install(SCRIPT ${CMAKE_CURRENT_SOURCE_DIR}/install_headers.cmake
+  COMPONENT client)
+
+set_target_properties(idempotency_client PROPERTIES EXPORT_NAME client)
+install(TARGETS idempotency_client EXPORT idempotency
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+
+# ------------------------------------------------------------ find_package
+
+install(EXPORT idempotency NAMESPACE idempotency:: FILE idempotencyTargets.cmake
+  DESTINATION ${package_folder} COMPONENT client)
+configure_package_config_file(idempotencyConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/idempotencyConfig.cmake
+  INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(
+  ${CMAKE_CURRENT_BINARY_DIR}/idempotencyConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${CMAKE_CURRENT_BINARY_DIR}/idempotencyConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/idempotencyConfigVersion.cmake
+  DESTINATION ${package_folder} COMPONENT client)
+
+# -------------------------------------------------------------- pkg-config
+
+# What the archives need, by the names that pkg-config knows it by, so that a
+# library linked above cannot be forgotten here.
+set(pc_requires)
+foreach(archive idempotency_client idempotency_proto)
+  get_target_property(libraries ${archive} LINK_LIBRARIES)
+  foreach(library IN LISTS libraries)
+    if(library MATCHES "^absl::(.*)$")
+      list(APPEND pc_requires absl_${CMAKE_MATCH_1})
+    elseif(library STREQUAL "gRPC::grpc++")
+      list(APPEND pc_requires grpc++)
+    elseif(library STREQUAL "protobuf::libprotobuf")
+      list(APPEND pc_requires protobuf)
+    elseif(library STREQUAL "OpenSSL::Crypto")
+      list(APPEND pc_requires libcrypto)
+    elseif(library STREQUAL "OpenSSL::SSL")
+      list(APPEND pc_requires libssl)
+    elseif(NOT library MATCHES "^\\$<BUILD_INTERFACE:"
+           AND NOT library MATCHES "^(idempotency_proto|Threads::Threads)$")
+      message(FATAL_ERROR "${archive} links ${library}: name its package in "
+        "idempotencyConfig.cmake.in and in package.cmake, which make the "
+        "installed package.")
+    endif()
+  endforeach()
+endforeach()
+list(REMOVE_DUPLICATES pc_requires)
+list(JOIN pc_requires " " pc_requires)
+# From the folder of the .pc file to the prefix: an installed tree may be moved.
+file(RELATIVE_PATH pc_to_prefix /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
+string(REGEX REPLACE "/$" "" pc_to_prefix ${pc_to_prefix})
+configure_file(idempotency.pc.in idempotency.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/idempotency.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT client)
