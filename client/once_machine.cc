@@ -174,6 +174,7 @@ void OnceMachine::Wait(const v1::InProgress& in_progress, Moment at,
 
 void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
                           Actions& actions) {
+  const bool first = claimed_.attempt() == 0;
   lease_ = ToNanoseconds(claimed.lease());
   lease_ends_ = sent_at_ + lease_;
   next_renewal_ = sent_at_ + lease_ / kRenewalsPerLease;
@@ -183,10 +184,15 @@ void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
     return Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED, {}, at,
                    actions);
   }
-  if (at.now >= lease_ends_) {
-    // The answer was as long on its way as the lease is. The same token claims
-    // the same grant again, but not for ever.
-    if (at.now < claim_ends_) return Claim(at, actions);
+  // After a long wait little is left of a lease that counts from the sending,
+  // or nothing. The same token claims the same grant again: once for the sake
+  // of a longer one, and not for ever.
+  const bool over = at.now >= lease_ends_;
+  const bool soon_over = at.now - sent_at_ > lease_ / 2;
+  if ((over || (soon_over && first)) && at.now < claim_ends_) {
+    return Claim(at, actions);
+  }
+  if (over) {
     return ClaimFailed(
         AsOutcomeUnknown(absl::DeadlineExceededError(
             "the lease was over before the answer came; ask for a longer one")),

@@ -261,6 +261,20 @@ TEST_F(OnceClaimTest, AGrantThatComesAfterItsLeaseIsClaimedAgain) {
   EXPECT_TRUE(permitted());
 }
 
+TEST_F(OnceClaimTest, AGrantWithLittleLeftIsClaimedAgainOnce) {
+  Make(TheOperation());
+  Start();
+  Next<SendClaim>();
+  Pass(kLease / 2 + nanoseconds(1));
+  Claimed(ClaimedFor(kLease));
+  EXPECT_FALSE(permitted());
+  EXPECT_EQ(Next<SendClaim>().request.claim_token(), kToken);
+  Pass(kLease / 2 + nanoseconds(1));
+  Claimed(ClaimedFor(kLease));
+  Next<RunFunction>();
+  EXPECT_TRUE(permitted());
+}
+
 TEST_F(OnceClaimTest, AGrantAtTheEndOfTheWaitIsUsed) {
   Operation operation = TheOperation();
   operation.wait = 2 * kLease;
