@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 
 namespace idempotency {
 namespace {
@@ -206,14 +206,10 @@ void OnceRun::SaveCheckpoint(std::string checkpoint,
 }
 
 absl::Status OnceRun::SaveCheckpoint(std::string checkpoint) {
-  absl::Notification done;
-  absl::Status result;
-  SaveAnd(std::move(checkpoint), [&](absl::Status status) {
-    result = std::move(status);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
+  std::promise<absl::Status> answer;
+  SaveAnd(std::move(checkpoint),
+          [&](absl::Status status) { answer.set_value(std::move(status)); });
+  return answer.get_future().get();
 }
 
 void OnceRun::SaveAnd(std::string checkpoint, Stored stored) {
