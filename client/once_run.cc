@@ -206,10 +206,12 @@ void OnceRun::SaveCheckpoint(std::string checkpoint,
 }
 
 absl::Status OnceRun::SaveCheckpoint(std::string checkpoint) {
-  std::promise<absl::Status> answer;
-  SaveAnd(std::move(checkpoint),
-          [&](absl::Status status) { answer.set_value(std::move(status)); });
-  return answer.get_future().get();
+  // Shared: it is not gone before set_value() has returned.
+  const auto answer = std::make_shared<std::promise<absl::Status>>();
+  SaveAnd(std::move(checkpoint), [answer](absl::Status status) {
+    answer->set_value(std::move(status));
+  });
+  return answer->get_future().get();
 }
 
 void OnceRun::SaveAnd(std::string checkpoint, Stored stored) {
