@@ -64,8 +64,8 @@ FunctionResult Respond(int status_code, std::string_view body,
 struct WasExecuted {
   v1::Response response;
 };
-// It was not: the function runs now, with the same downstream key, so that an
-// earlier attempt that wakes up late does no harm.
+// It was not: the function runs now if the claim still holds, with the same
+// downstream key, so that an earlier attempt that wakes up late does no harm.
 struct NeverExecuted {};
 // The channel cannot tell: the operation stays in doubt.
 struct StillUnknown {
@@ -86,7 +86,8 @@ enum class RunOutcome {
   kInProgress,   // another owner still runs; ABORTED, with RetryInfo
   kMismatch,     // the key belongs to a different request
   kInDoubt,      // an abandoned attempt has to be resolved first
-  kUnavailable,  // the coordinator could not be asked, or refused
+  kUnavailable,  // the coordinator could not be asked, or refused, or the
+                 // claim was lost before the function could start
   kHungUp,       // the caller went away before the claim was granted
 
   // Without, and the function ran:

@@ -50,7 +50,7 @@ struct RunOnceOptions {
 };
 
 // Thread-safe. A function, a resolver and a result callback must not destroy
-// the object that runs them.
+// the object that runs them. Result and checkpoint callbacks must not throw.
 class RunOnce {
  public:
   static std::unique_ptr<RunOnce> Connect(const std::string& target,
@@ -61,9 +61,10 @@ class RunOnce {
   explicit RunOnce(std::shared_ptr<Coordinator> coordinator,
                    const RunOnceOptions& options = {});
 
-  // Waits for everything under way, which waits no longer for other owners and
-  // for answers: what is unsettled by then is settled by the end of its lease.
-  // Running functions are waited for.
+  // Hangs every operation up and waits until all have ended: a claim under way
+  // for as long as it may wait, a function for as long as it runs, and what the
+  // coordinator does not answer for one lease more. In an executor of the
+  // caller's own the last results may still be queued then.
   ~RunOnce();
   RunOnce(const RunOnce&) = delete;
   RunOnce& operator=(const RunOnce&) = delete;
