@@ -299,11 +299,19 @@ class AsyncClient::Call final
 
   void Answer(absl::StatusOr<Response> answer) {
     std::exchange(answered_, nullptr)(std::move(answer));
+    // It holds the channel, which must not end in this thread, one of those
+    // that end with the last channel.
+    ForgetContext();
     // Only now: whoever ends the client waits for what the answer does.
     const auto self = this->shared_from_this();
     MutexLock lock(shared_.mutex);
     shared_.pending.erase(self);
     shared_.changed.notify_all();
+  }
+
+  void ForgetContext() {
+    MutexLock lock(mutex_);
+    context_.reset();
   }
 
   bool cancelled() {
