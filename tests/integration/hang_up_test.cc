@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -37,12 +36,6 @@ constexpr int kCut = 200;
 constexpr int kHungUp = 300;
 constexpr int kAtATime = 4;
 
-unsigned Seed() {
-  const char* const given = std::getenv("IDEMPOTENCY_SEED");
-  return given != nullptr ? static_cast<unsigned>(std::atoi(given))
-                          : std::random_device()();
-}
-
 // Until a random moment from now to `at_most` later, whatever happens till
 // then.
 void LetPass(microseconds at_most, std::mt19937& random) {
@@ -54,11 +47,6 @@ using Cut = std::function<void(grpc::ClientContext&)>;
 
 class HangUpTest : public RunOnceTest {
  protected:
-  void SetUp() override {
-    seed_ = Seed();
-    std::cout << "IDEMPOTENCY_SEED=" << seed_ << "\n";
-  }
-
   // Runs `work` `count` times, some at a time.
   void Times(int count,
              const std::function<void(std::mt19937& random)>& work) const {
@@ -214,7 +202,7 @@ class HangUpTest : public RunOnceTest {
     return result;
   }
 
-  unsigned seed_ = 0;
+  const unsigned seed_ = SeedOfRun();
 };
 
 TEST_F(HangUpTest, ACancelledFinalizeIsAppliedWholeOrNotAtAll) {

@@ -6,7 +6,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -40,14 +39,6 @@ using ::testing::SizeIs;
 
 // Operations at a time. Most of their time they wait for leases to end.
 constexpr int kAtATime = 6;
-
-bool Long() { return std::getenv("IDEMPOTENCY_LONG") != nullptr; }
-
-unsigned Seed() {
-  const char* const given = std::getenv("IDEMPOTENCY_SEED");
-  return given != nullptr ? static_cast<unsigned>(std::atoi(given))
-                          : std::random_device()();
-}
 
 // How one process of a story goes: until it is killed at a step, or to its end.
 struct Life {
@@ -284,7 +275,7 @@ std::vector<std::string> StepsOf(const std::vector<std::string>& calls) {
 }
 
 TEST_F(OnceKilledTest, KilledAtAnyStepAPaymentIsMadeOnce) {
-  for (int round = 0; round < (Long() ? 20 : 2); ++round) {
+  for (int round = 0; round < (IsLongRun() ? 20 : 2); ++round) {
     Tell({.before = {}, .scenario = "pay"});
   }
   EXPECT_THAT(
@@ -298,7 +289,7 @@ TEST_F(OnceKilledTest, KilledAtAnyStepAPaymentIsMadeOnce) {
 }
 
 TEST_F(OnceKilledTest, KilledAtAnyStepAPaymentThatDidNotHappenIsMadeLater) {
-  for (int round = 0; round < (Long() ? 20 : 1); ++round) {
+  for (int round = 0; round < (IsLongRun() ? 20 : 1); ++round) {
     Tell({.before = {}, .scenario = "decline"});
   }
   EXPECT_THAT(DeathsOf("decline"), IsSupersetOf(StepsOf({"claim", "release"})));
@@ -307,7 +298,7 @@ TEST_F(OnceKilledTest, KilledAtAnyStepAPaymentThatDidNotHappenIsMadeLater) {
 }
 
 TEST_F(OnceKilledTest, KilledAtAnyStepAPaymentOfUnknownOutcomeIsMadeOnce) {
-  for (int round = 0; round < (Long() ? 20 : 1); ++round) {
+  for (int round = 0; round < (IsLongRun() ? 20 : 1); ++round) {
     Tell({.before = {}, .scenario = "unsure"});
   }
   EXPECT_THAT(DeathsOf("unsure"), IsSupersetOf(StepsOf({"claim", "release"})));
@@ -316,7 +307,7 @@ TEST_F(OnceKilledTest, KilledAtAnyStepAPaymentOfUnknownOutcomeIsMadeOnce) {
 }
 
 TEST_F(OnceKilledTest, KilledAtAnyStepWhoeverTakesOverDoesNoHarm) {
-  for (int round = 0; round < (Long() ? 20 : 1); ++round) {
+  for (int round = 0; round < (IsLongRun() ? 20 : 1); ++round) {
     Tell({.before = {{"pay", "charge to be made#1"}}, .scenario = "pay"});
     Tell({.before = {{"pay", "charge made#1"}}, .scenario = "pay"});
   }
@@ -328,7 +319,7 @@ TEST_F(OnceKilledTest, KilledAtAnyStepWhoeverTakesOverDoesNoHarm) {
 }
 
 TEST_F(OnceKilledTest, KilledAtAnyStepWhoeverWasLateIsToldTheWinnersAnswer) {
-  for (int round = 0; round < (Long() ? 20 : 1); ++round) {
+  for (int round = 0; round < (IsLongRun() ? 20 : 1); ++round) {
     Tell({.before = {}, .scenario = "late"});
   }
   EXPECT_THAT(DeathsOf("late"),
@@ -338,9 +329,8 @@ TEST_F(OnceKilledTest, KilledAtAnyStepWhoeverWasLateIsToldTheWinnersAnswer) {
 }
 
 TEST_F(OnceKilledTest, KilledAtRandomThoseWhoRaceForAKeyPayOnce) {
-  const int keys_per_teller = Long() ? 60 : 3;
-  const unsigned seed = Seed();
-  std::cout << "IDEMPOTENCY_SEED=" << seed << "\n";
+  const int keys_per_teller = IsLongRun() ? 60 : 3;
+  const unsigned seed = SeedOfRun();
   const std::vector<std::string> steps =
       TellOnce({.before = {}, .scenario = "pay"}, "");
   ASSERT_FALSE(steps.empty());
