@@ -20,7 +20,11 @@ constexpr int kLeasesOfARun = 10;
 constexpr int kRenewalsPerLease = 3;
 // A renewal that was not answered is sent again soon.
 constexpr int kRenewalRetriesPerLease = 20;
+// Short enough that a renewal which hangs leaves time for two more.
+constexpr int kRenewalTimeoutsPerLease = 6;
 constexpr milliseconds kRenewalTimeoutMin{100};
+// Longer ones could not be added up in nanoseconds.
+constexpr milliseconds kDurationMax = std::chrono::hours(24 * 366);
 
 nanoseconds ToNanoseconds(const google::protobuf::Duration& duration) {
   return std::chrono::seconds(duration.seconds()) +
@@ -33,9 +37,29 @@ void SetDuration(nanoseconds value, google::protobuf::Duration* duration) {
   duration->set_nanos(static_cast<std::int32_t>((value - seconds).count()));
 }
 
+milliseconds Bounded(milliseconds duration) {
+  return std::clamp(duration, -kDurationMax, kDurationMax);
+}
+
+Operation Bounded(Operation operation) {
+  if (operation.lease.has_value()) operation.lease = Bounded(*operation.lease);
+  if (operation.max_run_time.has_value()) {
+    operation.max_run_time = Bounded(*operation.max_run_time);
+  }
+  operation.wait = std::max(Bounded(operation.wait), milliseconds(0));
+  operation.claim_timeout = Bounded(operation.claim_timeout);
+  operation.finalize_timeout = Bounded(operation.finalize_timeout);
+  return operation;
+}
+
 // Rounded up: a timeout of 0 would not be sent at all.
 milliseconds TimeoutOf(nanoseconds duration) {
   return duration_cast<milliseconds>(duration) + milliseconds(1);
+}
+
+absl::Status UnknownOutcome() {
+  return absl::UnavailableError(
+      "the server answered with an outcome this client does not know");
 }
 
 // The service's last word on a grant.
@@ -48,15 +72,16 @@ bool TellsThatTheClaimIsLost(const absl::Status& status) {
 
 OnceMachine::OnceMachine(Operation operation, std::string claim_token,
                          bool resolves)
-    : operation_(std::move(operation)),
+    : operation_(Bounded(std::move(operation))),
       claim_token_(std::move(claim_token)),
       resolves_(resolves) {}
 
 // ------------------------------------------------------------------ claiming
 
 void OnceMachine::Start(Moment at, Actions& actions) {
+  if (delivered_) return FinishWith({}, actions);
   wait_ends_ = at.now + operation_.wait;
-  claim_ends_ = at.now + std::max(operation_.wait, operation_.claim_timeout);
+  claim_ends_ = wait_ends_ + operation_.claim_timeout;
   Claim(at, actions);
 }
 
@@ -116,17 +141,15 @@ void OnceMachine::ClaimAnswered(absl::StatusOr<v1::ClaimResponse> answer,
     case v1::ClaimResponse::OUTCOME_NOT_SET:
       break;
   }
-  ClaimFailed(absl::UnavailableError(
-                  "the server answered with an outcome this client does not "
-                  "know"),
-              at, actions);
+  ClaimFailed(UnknownOutcome(), at, actions);
 }
 
 // A claim that may have been granted is given back, or it would keep everybody
 // from the key for a lease.
 void OnceMachine::ClaimFailed(absl::Status status, Moment at,
                               Actions& actions) {
-  const bool may_be_granted = MayHaveActed(status);
+  // An earlier answer may have granted it, too late to be used.
+  const bool may_be_granted = claimed_.attempt() > 0 || MayHaveActed(status);
   RunResult result = {.outcome = RunOutcome::kUnavailable,
                       .status = std::move(status)};
   if (!may_be_granted) return FinishWith(std::move(result), actions);
@@ -151,6 +174,7 @@ void OnceMachine::Wait(const v1::InProgress& in_progress, Moment at,
 
 void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
                           Actions& actions) {
+  const bool first = claimed_.attempt() == 0;
   lease_ = ToNanoseconds(claimed.lease());
   lease_ends_ = sent_at_ + lease_;
   next_renewal_ = sent_at_ + lease_ / kRenewalsPerLease;
@@ -160,10 +184,15 @@ void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
     return Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED, {}, at,
                    actions);
   }
-  if (at.now >= lease_ends_) {
-    // The answer was as long on its way as the lease is. The same token claims
-    // the same grant again, but not for ever.
-    if (at.now < claim_ends_) return Claim(at, actions);
+  // After a long wait little is left of a lease that counts from the sending,
+  // or nothing. The same token claims the same grant again: once for the sake
+  // of a longer one, and not for ever.
+  const bool over = at.now >= lease_ends_;
+  const bool soon_over = at.now - sent_at_ > lease_ / 2;
+  if ((over || (soon_over && first)) && at.now < claim_ends_) {
+    return Claim(at, actions);
+  }
+  if (over) {
     return ClaimFailed(
         AsOutcomeUnknown(absl::DeadlineExceededError(
             "the lease was over before the answer came; ask for a longer one")),
@@ -200,7 +229,13 @@ std::optional<OnceMachine::TimePoint> OnceMachine::NextRenewal() const {
   if (!operation_.renew || run_ends_ - lease_ends_ < kLeaseMin) {
     return std::nullopt;
   }
-  return std::max(next_renewal_, no_renewal_before_);
+  const TimePoint due = std::max(next_renewal_, no_renewal_before_);
+  if (due >= run_ends_) return std::nullopt;
+  return due;
+}
+
+OnceMachine::Nanoseconds OnceMachine::RenewalPause() const {
+  return std::max<nanoseconds>(lease_, kLeaseMin) / kRenewalRetriesPerLease;
 }
 
 void OnceMachine::Renew(Moment at, Actions& actions) {
@@ -220,15 +255,23 @@ void OnceMachine::Renew(Moment at, Actions& actions) {
   checkpoint_sent_ = checkpoint_.has_value() ? checkpoint_number_ : 0;
   renewing_ = true;
   renewal_sent_at_ = at.now;
+  const nanoseconds timeout = std::max<nanoseconds>(
+      lease_ / kRenewalTimeoutsPerLease, kRenewalTimeoutMin);
   actions.push_back(SendRenewal{
-      std::move(request), TimeoutOf(std::max<nanoseconds>(
-                              lease_ends_ - at.now, kRenewalTimeoutMin))});
+      std::move(request),
+      TimeoutOf(std::min<nanoseconds>(timeout, operation_.claim_timeout))});
 }
 
 void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
                                   Moment at, Actions& actions) {
   renewing_ = false;
   if (!runs()) return;
+  // First: an answer that comes too late gives no permission back.
+  ExpireLease(at, actions);
+  if (answer.ok() &&
+      answer->outcome_case() == v1::ClaimResponse::OUTCOME_NOT_SET) {
+    answer = UnknownOutcome();
+  }
   if (!answer.ok()) {
     if (TellsThatTheClaimIsLost(answer.status())) {
       return LoseClaim(answer.status(), actions);
@@ -237,7 +280,7 @@ void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
         checkpoint_sent_ > 0) {
       CheckpointAnswered(answer.status(), actions);
     }
-    no_renewal_before_ = at.now + lease_ / kRenewalRetriesPerLease;
+    no_renewal_before_ = at.now + RenewalPause();
     return TimePassed(at, actions);
   }
   if (!answer->has_claimed()) {
@@ -247,7 +290,9 @@ void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
   }
   const nanoseconds left = ToNanoseconds(answer->claimed().lease());
   lease_ends_ = std::max(lease_ends_, renewal_sent_at_ + left);
-  next_renewal_ = renewal_sent_at_ + left / kRenewalsPerLease;
+  // Not at once, however little was left when the answer was made.
+  next_renewal_ = std::max(renewal_sent_at_ + left / kRenewalsPerLease,
+                           at.now + RenewalPause());
   if (checkpoint_sent_ > 0) CheckpointAnswered(absl::OkStatus(), actions);
   TimePassed(at, actions);
 }
@@ -261,6 +306,17 @@ void OnceMachine::CheckpointAnswered(const absl::Status& status,
 void OnceMachine::LoseClaim(absl::Status why, Actions& actions) {
   lost_ = true;
   AnswerAllCheckpoints(why, actions);
+  WithdrawPermission(actions);
+}
+
+void OnceMachine::ExpireLease(Moment at, Actions& actions) {
+  if (!runs() || at.now < lease_ends_) return;
+  if (checkpoint_.has_value()) {
+    AnswerAllCheckpoints(
+        absl::UnavailableError(
+            "the lease ended before the checkpoint was stored"),
+        actions);
+  }
   WithdrawPermission(actions);
 }
 
@@ -302,15 +358,7 @@ std::optional<OnceMachine::TimePoint> OnceMachine::wake_at() const {
 }
 
 void OnceMachine::TimePassed(Moment at, Actions& actions) {
-  if (runs() && at.now >= lease_ends_) {
-    if (checkpoint_.has_value()) {
-      AnswerAllCheckpoints(
-          absl::UnavailableError(
-              "the lease ended before the checkpoint was stored"),
-          actions);
-    }
-    WithdrawPermission(actions);
-  }
+  ExpireLease(at, actions);
   if (const auto renewal = NextRenewal();
       renewal.has_value() && at.now >= *renewal) {
     Renew(at, actions);

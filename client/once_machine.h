@@ -80,9 +80,11 @@ class OnceMachine {
                               CheckpointStored, Deliver, End>;
   using Actions = std::vector<Action>;
 
-  // `resolves`: RunResolver will be understood.
+  // `resolves`: RunResolver will be understood. Durations longer than a year
+  // count as a year.
   OnceMachine(Operation operation, std::string claim_token, bool resolves);
 
+  // Once. After HangUp() nothing is claimed.
   void Start(Moment at, Actions& actions);
 
   void ClaimAnswered(absl::StatusOr<v1::ClaimResponse> answer, Moment at,
@@ -95,6 +97,10 @@ class OnceMachine {
                       Actions& actions);
   void ReleaseAnswered(absl::StatusOr<v1::ReleaseResponse> answer, Moment at,
                        Actions& actions);
+  // To be asked right before the function is called, which may be long after
+  // RunFunction. False: the claim was lost meanwhile and has been given back;
+  // the function is not to be called, and its end is of no interest.
+  bool FunctionMayStart(Moment at, Actions& actions);
   void FunctionEnded(FunctionResult result, Moment at, Actions& actions);
   void ResolverEnded(Resolution resolution, Moment at, Actions& actions);
 
@@ -110,7 +116,11 @@ class OnceMachine {
 
   // Of the grant; unset before.
   const v1::Claimed& claimed() const { return claimed_; }
-  bool permitted() const { return runs() && permitted_; }
+  // Also between a lease's end and the event that tells of it: a process may be
+  // stopped for longer than its lease, and then its timers are late.
+  bool permitted(TimePoint now) const {
+    return runs() && permitted_ && now < lease_ends_;
+  }
 
  private:
   enum class State {
@@ -136,11 +146,13 @@ class OnceMachine {
   void ClaimFailed(absl::Status status, Moment at, Actions& actions);
   void Renew(Moment at, Actions& actions);
   void LoseClaim(absl::Status why, Actions& actions);
+  void ExpireLease(Moment at, Actions& actions);
   void WithdrawPermission(Actions& actions);
   // Of the one that the renewal under way carried; of all that are open.
   void CheckpointAnswered(const absl::Status& status, Actions& actions);
   void AnswerAllCheckpoints(const absl::Status& status, Actions& actions);
   std::optional<TimePoint> NextRenewal() const;
+  Nanoseconds RenewalPause() const;
   v1::ClaimRequest ClaimOf() const;
 
   // once_settling.cc: from the function's end to the end.

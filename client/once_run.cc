@@ -1,11 +1,12 @@
 #include "client/once_run.h"
 
+#include <algorithm>
 #include <exception>
+#include <future>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 
 namespace idempotency {
 namespace {
@@ -78,17 +79,24 @@ void OnceRuns::Finish() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   lock.unlock();
   for (const auto& run : runs) run->HangUp();
   lock.lock();
-  changed_.wait(
-      lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return runs_.empty(); });
+  changed_.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return runs_.empty() && handing_over_ == 0;
+  });
   executor_ = nullptr;
 }
 
 void OnceRuns::Run(std::function<void()> task) {
+  Executor* executor;
   {
     MutexLock lock(mutex_);
-    if (executor_ != nullptr) return executor_->Run(std::move(task));
+    executor = executor_;
+    if (executor != nullptr) ++handing_over_;
   }
-  task();
+  if (executor == nullptr) return task();
+  executor->Run(std::move(task));
+  MutexLock lock(mutex_);
+  --handing_over_;
+  changed_.notify_all();
 }
 
 std::size_t OnceRuns::size() const {
@@ -110,6 +118,7 @@ void OnceRun::Feed(const Event& event) {
   OnceMachine::Actions actions;
   {
     MutexLock lock(mutex_);
+    ++performing_;
     event(machine_,
           OnceMachine::Moment{runs_->environment().Now(),
                               Fraction(runs_->environment().Random())},
@@ -119,6 +128,12 @@ void OnceRun::Feed(const Event& event) {
   for (OnceMachine::Action& action : actions) {
     std::visit([this](auto& each) { Perform(each); }, action);
   }
+  bool over;
+  {
+    MutexLock lock(mutex_);
+    over = --performing_ == 0 && std::exchange(ended_, false);
+  }
+  if (over) runs_->Ended(shared_from_this());
 }
 
 // A timer that fires early does no harm: it is set again. One that would fire
@@ -168,13 +183,13 @@ void OnceRun::HangUp() {
 
 bool OnceRun::permitted() const {
   MutexLock lock(mutex_);
-  return machine_.permitted();
+  return machine_.permitted(runs_->environment().Now());
 }
 
 void OnceRun::OnWithdrawn(std::function<void()> withdrawn) {
   {
     MutexLock lock(mutex_);
-    if (machine_.permitted()) {
+    if (machine_.permitted(runs_->environment().Now())) {
       withdrawn_ = std::move(withdrawn);
       return;
     }
@@ -191,14 +206,10 @@ void OnceRun::SaveCheckpoint(std::string checkpoint,
 }
 
 absl::Status OnceRun::SaveCheckpoint(std::string checkpoint) {
-  absl::Notification done;
-  absl::Status result;
-  SaveAnd(std::move(checkpoint), [&](absl::Status status) {
-    result = std::move(status);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
+  std::promise<absl::Status> answer;
+  SaveAnd(std::move(checkpoint),
+          [&](absl::Status status) { answer.set_value(std::move(status)); });
+  return answer.get_future().get();
 }
 
 void OnceRun::SaveAnd(std::string checkpoint, Stored stored) {
@@ -220,6 +231,14 @@ void OnceRun::RunThere(std::function<void()> task) {
     return callbacks_.executor->Run(std::move(task));
   }
   runs_->Run(std::move(task));
+}
+
+bool OnceRun::FunctionMayStart() {
+  bool may_start = false;
+  Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+    may_start = machine.FunctionMayStart(moment, actions);
+  });
+  return may_start;
 }
 
 void OnceRun::KeepClaimed() {
@@ -289,7 +308,9 @@ void OnceRun::Perform(OnceMachine::RunFunction&) {
   RunThere([self = shared_from_this(),
             function = std::move(callbacks_.function),
             completion = std::move(completion)] {
-    CallGuarded<OutcomeUnknown>(function, self, completion);
+    if (self->FunctionMayStart()) {
+      CallGuarded<OutcomeUnknown>(function, self, completion);
+    }
   });
 }
 
@@ -334,6 +355,12 @@ void OnceRun::Perform(OnceMachine::Deliver& action) {
             result = std::move(action.result)] { done(result); });
 }
 
-void OnceRun::Perform(OnceMachine::End&) { runs_->Ended(shared_from_this()); }
+void OnceRun::Perform(OnceMachine::End&) {
+  // It may hold what holds this.
+  std::function<void()> withdrawn;
+  MutexLock lock(mutex_);
+  withdrawn.swap(withdrawn_);
+  ended_ = true;
+}
 
 }  // namespace idempotency

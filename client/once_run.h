@@ -65,10 +65,12 @@ class OnceRuns : public std::enable_shared_from_this<OnceRuns> {
   std::unordered_set<std::shared_ptr<OnceRun>> runs_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   Executor* executor_ ABSL_GUARDED_BY(mutex_);  // null after Finish()
+  // Threads that are handing a task to the executor, without the lock.
+  int handing_over_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // One operation. Every event locks, asks the machine, unlocks, and then does
-// what it says.
+// what it says. It has ended when that has been done for every event.
 class OnceRun final : public Execution,
                       public std::enable_shared_from_this<OnceRun> {
  public:
@@ -94,6 +96,7 @@ class OnceRun final : public Execution,
   // the actions.
   template <typename Event>
   void Feed(const Event& event);
+  bool FunctionMayStart();
   // In the executor of the callbacks.
   void RunThere(std::function<void()> task);
   // To be called before the function or the resolver runs.
@@ -126,6 +129,8 @@ class OnceRun final : public Execution,
   std::optional<OnceMachine::TimePoint> timer_at_ ABSL_GUARDED_BY(mutex_);
   std::map<std::int64_t, Stored> checkpoints_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> withdrawn_ ABSL_GUARDED_BY(mutex_);
+  int performing_ ABSL_GUARDED_BY(mutex_) = 0;  // events, by their threads
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace idempotency

@@ -50,8 +50,20 @@ bool Recorded(v1::FinalizeResponse::Result result) {
 
 }  // namespace
 
+bool OnceMachine::FunctionMayStart(Moment at, Actions& actions) {
+  ExpireLease(at, actions);
+  if (permitted_) return true;
+  Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED,
+          {.outcome = RunOutcome::kUnavailable,
+           .status = absl::AbortedError(
+               "the claim was lost before the function could start")},
+          at, actions);
+  return false;
+}
+
 void OnceMachine::FunctionEnded(FunctionResult result, Moment at,
                                 Actions& actions) {
+  if (state_ != State::kExecuting) return;
   if (auto* const executed = std::get_if<Executed>(&result)) {
     return Finalize(RunOutcome::kExecuted, std::move(executed->response), at,
                     actions);
@@ -70,6 +82,7 @@ void OnceMachine::FunctionEnded(FunctionResult result, Moment at,
 
 void OnceMachine::ResolverEnded(Resolution resolution, Moment at,
                                 Actions& actions) {
+  if (state_ != State::kResolving) return;
   if (auto* const executed = std::get_if<WasExecuted>(&resolution)) {
     return Finalize(RunOutcome::kResolved, std::move(executed->response), at,
                     actions);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "grpcpp/support/status.h"
 
 namespace idempotency {
 namespace {

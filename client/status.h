@@ -7,7 +7,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "grpcpp/support/status.h"
+
+namespace grpc {
+class Status;
+}
 
 namespace idempotency {
 

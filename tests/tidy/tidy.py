@@ -26,7 +26,7 @@ COLUMNS_MAX = 100
 # Files of other projects, kept as their authors wrote them.
 VENDORED = ("proto/google/", "proto/grpc/")
 
-GRPC = r"<(grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h"
+GRPC = r"[<\"](grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h"
 PROTOBUF = r"google/protobuf|google/rpc/|\.pb\.h"
 POSTGRES = r"<pqxx|libpq|postgres_ext"
 
@@ -50,6 +50,11 @@ ARROWS = [
     ("server/", r'"(client/|tests/)', "the server includes no client or test"),
     ("client/", r'"(server/|tests/)', "the client includes no server or test"),
     ("client/", POSTGRES, "only server/store/postgres uses libpqxx"),
+] + [
+    (f"client/{part}", rf'{GRPC}|"client/(async_)?client\.h',
+     "what decides in the client knows no gRPC")
+    for part in ("coordinator", "execution", "executor", "once_", "operation",
+                 "retry", "status.h")
 ]
 # (what, the files that may include it, why); below server/ only. The files
 # that lie in server/ itself are app.

@@ -35,8 +35,10 @@ CLEAN = {
     "server/store/postgres/CMakeLists.txt": "add_library(pg\n  store.cc)\n",
     "server/store/postgres/store.cc":
         '#include <pqxx/pqxx>\n#include "server/core/store.h"\n',
-    "client/CMakeLists.txt": "add_library(client client.cc)\n",
+    "client/CMakeLists.txt":
+        "add_library(client client.cc once_machine.cc)\n",
     "client/client.cc": "#include <grpcpp/grpcpp.h>\n",
+    "client/once_machine.cc": '#include "client/once_machine.h"\n',
     "migrations/000001_init.up.sql": "select 1;\n",
     "migrations/000001_init.down.sql": "select 1;\n",
     "tests/CMakeLists.txt": "\n",
@@ -66,6 +68,9 @@ ARROWS = {
         "<grpcpp/grpcpp.h>", "<pqxx/pqxx>", '"server/rpc/service.h"'],
     "client/client.cc": ['"server/core/types.h"', "<pqxx/pqxx>",
                          '"tests/support/x.h"'],
+    "client/once_machine.cc": [
+        "<grpcpp/grpcpp.h>", '"grpcpp/client_context.h"',
+        '"client/client.h"', '"client/async_client.h"'],
 }
 
 
