@@ -171,9 +171,13 @@ int Run(const std::string& target, const std::string& key,
         const std::string& ledger, const std::string& scenario,
         const std::string& death) {
   Steps steps(death);
-  Payment payment(target, key, ledger, steps);
-  const RunResult result = payment.Run(scenario);
-  steps.Take("answer there");
+  RunResult result;
+  {
+    Payment payment(target, key, ledger, steps);
+    result = payment.Run(scenario);
+    steps.Take("answer there");
+  }
+  // All of them, since the end of a payment waits for its calls.
   steps.Print();
   std::printf(
       "answer: %s %s %s %s\n", std::string(NameOf(result.outcome)).c_str(),
