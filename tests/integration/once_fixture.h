@@ -50,7 +50,7 @@ class RunOnceTest : public WireTest {
   }
   // With a short lease that is not renewed.
   static Operation Lapsing(Operation operation) {
-    operation.lease = std::chrono::milliseconds(300);
+    operation.lease = std::chrono::milliseconds(500);
     operation.renew = false;
     return operation;
   }

@@ -48,7 +48,7 @@ class RunOnceLeaseTest : public RunOnceTest {
 };
 
 TEST_F(RunOnceLeaseTest, RenewedForSixLeasesDuplicatesSeeItInProgress) {
-  constexpr milliseconds kLease{400};
+  constexpr milliseconds kLease{800};
   Operation operation = AnOperation();
   operation.lease = kLease;
   int duplicates = 0;
