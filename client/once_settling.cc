@@ -12,8 +12,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Where no lease is known, because the claim was never answered.
-constexpr nanoseconds kSettleDefault = std::chrono::seconds(30);
+// Where no lease is known: none was asked for, and the claim never answered.
+constexpr milliseconds kSettleDefault = std::chrono::seconds(30);
 constexpr milliseconds kResendMin{50};
 constexpr milliseconds kResendMax{2000};
 constexpr int kResendsPerLease = 20;
@@ -100,8 +100,8 @@ void OnceMachine::ResolverEnded(Resolution resolution, Moment at,
 
 void OnceMachine::StopRunning(Moment at, Actions& actions) {
   AnswerAllCheckpoints(absl::CancelledError("the attempt has ended"), actions);
-  const nanoseconds lease = lease_ > nanoseconds(0) ? lease_ : kSettleDefault;
-  settle_ends_ = at.now + lease;
+  const nanoseconds lease = operation_.lease.value_or(kSettleDefault);
+  settle_ends_ = at.now + (lease_ > nanoseconds(0) ? lease_ : lease);
 }
 
 // ----------------------------------------------------------------- finalizing

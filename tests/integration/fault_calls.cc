@@ -2,7 +2,10 @@
 
 #include <google/protobuf/util/message_differencer.h>
 
+#include <cstdlib>
 #include <functional>
+#include <iostream>
+#include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +40,17 @@ absl::StatusOr<Response> SendOnce(
 void RequireOk(const absl::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
+
+unsigned SeedOfRun() {
+  const char* const given = std::getenv("IDEMPOTENCY_SEED");
+  const unsigned seed = given != nullptr
+                            ? static_cast<unsigned>(std::atoi(given))
+                            : std::random_device()();
+  std::cout << "IDEMPOTENCY_SEED=" << seed << "\n";
+  return seed;
+}
+
+bool IsLongRun() { return std::getenv("IDEMPOTENCY_LONG") != nullptr; }
 
 std::unique_ptr<Replica> StartReplica(const std::string& database,
                                       std::vector<std::string> flags) {

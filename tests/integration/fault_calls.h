@@ -32,6 +32,11 @@ T Require(absl::StatusOr<T> value) {
 }
 void RequireOk(const absl::Status& status);
 
+// What the environment asks of a run: IDEMPOTENCY_SEED, else a random one, and
+// printed, so that the run can be repeated; and IDEMPOTENCY_LONG.
+unsigned SeedOfRun();
+bool IsLongRun();
+
 // A replica that serves; an exception if it does not come to that.
 std::unique_ptr<Replica> StartReplica(const std::string& database,
                                       std::vector<std::string> flags = {});

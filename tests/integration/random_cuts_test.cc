@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -37,15 +36,7 @@ constexpr milliseconds kTimeout{800};
 // What a busy machine may add to a deadline.
 constexpr milliseconds kDeadlineSlack{1500};
 
-unsigned Seed() {
-  const char* const given = std::getenv("IDEMPOTENCY_SEED");
-  return given != nullptr ? static_cast<unsigned>(std::atoi(given))
-                          : std::random_device()();
-}
-
-seconds Length() {
-  return seconds(std::getenv("IDEMPOTENCY_LONG") != nullptr ? 120 : 12);
-}
+seconds Length() { return seconds(IsLongRun() ? 120 : 12); }
 
 struct Event {
   enum class Kind { kClaim, kFinalize, kRelease };
@@ -382,8 +373,7 @@ class RandomCutsTest : public ::testing::Test {
 };
 
 TEST_F(RandomCutsTest, NobodyIsPromisedWhatAnotherWasPromised) {
-  const unsigned seed = Seed();
-  std::cout << "IDEMPOTENCY_SEED=" << seed << "\n";
+  const unsigned seed = SeedOfRun();
   std::vector<std::thread> callers;
   std::vector<std::unique_ptr<v1::IdempotencyService::Stub>> stubs;
   for (unsigned i = 0; i < kThreads; ++i) {

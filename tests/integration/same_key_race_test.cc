@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -29,10 +28,7 @@ constexpr int kChannelsPerReplica = 10;
 constexpr int kRoundsShort = 100;
 constexpr int kRoundsLong = 1000;
 
-int Rounds() {
-  return std::getenv("IDEMPOTENCY_LONG") != nullptr ? kRoundsLong
-                                                    : kRoundsShort;
-}
+int Rounds() { return IsLongRun() ? kRoundsLong : kRoundsShort; }
 
 // Every byte value, long enough that a truncation would show.
 std::string BodyOf(int round) {
