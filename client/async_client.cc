@@ -395,12 +395,20 @@ AsyncClient::AsyncClient(std::unique_ptr<Shared> shared)
     : shared_(std::move(shared)) {}
 
 AsyncClient::~AsyncClient() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->ending = true;
+  }
+  CancelCalls();
   std::unique_lock<Mutex> lock(shared_->mutex);
-  shared_->ending = true;
-  for (const auto& call : shared_->pending) call->Cancel();
   shared_->changed.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return shared_->pending.empty();
   });
+}
+
+void AsyncClient::CancelCalls() {
+  MutexLock lock(shared_->mutex);
+  for (const auto& call : shared_->pending) call->Cancel();
 }
 
 ClientEnvironment& AsyncClient::environment() const {

@@ -65,8 +65,8 @@ class AsyncClient final : public Coordinator {
   explicit AsyncClient(std::shared_ptr<grpc::ChannelInterface> channel,
                        const ClientOptions& options = {});
 
-  // Cancels the calls that are under way and waits until each has been
-  // answered. Not from within an answer.
+  // CancelCalls(), and waits until each has been answered. Not from within an
+  // answer.
   ~AsyncClient() override;
   AsyncClient(const AsyncClient&) = delete;
   AsyncClient& operator=(const AsyncClient&) = delete;
@@ -79,6 +79,10 @@ class AsyncClient final : public Coordinator {
               Answered<v1::LookupResponse> answered) override;
   void Release(const v1::ReleaseRequest& request, const CallOptions& options,
                Answered<v1::ReleaseResponse> answered) override;
+
+  // Ends the calls that are under way, soon: each is answered, with CANCELLED
+  // unless it has another answer by then. Later calls are made as ever.
+  void CancelCalls();
 
   ClientEnvironment& environment() const;
 

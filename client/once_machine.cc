@@ -162,7 +162,8 @@ void OnceMachine::Wait(const v1::InProgress& in_progress, Moment at,
   const nanoseconds retry_after = ToNanoseconds(in_progress.retry_after());
   if (delivered_ || at.now >= wait_ends_) {
     return FinishWith({.outcome = RunOutcome::kInProgress,
-                       .status = InProgressStatus(retry_after)},
+                       .status = InProgressStatus(retry_after),
+                       .retry_after = retry_after},
                       actions);
   }
   state_ = State::kWaiting;

@@ -109,6 +109,8 @@ class OnceMachine {
   std::int64_t SaveCheckpoint(std::string checkpoint, Moment at,
                               Actions& actions);
   void HangUp(Moment at, Actions& actions);
+  // HangUp, and from now on each thing is sent once more only.
+  void Finish(Moment at, Actions& actions);
 
   // To be called at wake_at() or later; earlier, it does nothing.
   void TimePassed(Moment at, Actions& actions);
@@ -174,6 +176,7 @@ class OnceMachine {
 
   State state_ = State::kClaiming;
   bool delivered_ = false;
+  bool finishing_ = false;
 
   TimePoint wait_ends_{};               // for another owner
   TimePoint claim_ends_{};              // for a grant that arrives in time

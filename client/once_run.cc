@@ -72,17 +72,30 @@ void OnceRuns::Ended(const std::shared_ptr<OnceRun>& run) {
   changed_.notify_all();
 }
 
-void OnceRuns::Finish() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void OnceRuns::Finish() {
+  std::unordered_set<std::shared_ptr<OnceRun>> runs;
+  {
+    MutexLock lock(mutex_);
+    finishing_ = true;
+    runs = runs_;
+  }
+  for (const auto& run : runs) run->Finish();
+}
+
+bool OnceRuns::AwaitEnd(std::chrono::milliseconds timeout)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(mutex_);
-  finishing_ = true;
-  const auto runs = runs_;
-  lock.unlock();
-  for (const auto& run : runs) run->HangUp();
-  lock.lock();
-  changed_.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return runs_.empty() && handing_over_ == 0;
-  });
+  return changed_.wait_for(lock, timeout, [this] { return AllHaveEnded(); });
+}
+
+void OnceRuns::AwaitEnd() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return AllHaveEnded(); });
   executor_ = nullptr;
+}
+
+bool OnceRuns::AllHaveEnded() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  return runs_.empty() && handing_over_ == 0;
 }
 
 void OnceRuns::Run(std::function<void()> task) {
@@ -176,6 +189,12 @@ void OnceRun::Refuse() {
 void OnceRun::HangUp() {
   Feed([](OnceMachine& machine, auto moment, auto& actions) {
     machine.HangUp(moment, actions);
+  });
+}
+
+void OnceRun::Finish() {
+  Feed([](OnceMachine& machine, auto moment, auto& actions) {
+    machine.Finish(moment, actions);
   });
 }
 

@@ -35,7 +35,7 @@ struct OnceCallbacks {
 // The operations under way and what they share. Thread-safe.
 class OnceRuns : public std::enable_shared_from_this<OnceRuns> {
  public:
-  // Coordinator and executor must live until Finish() has returned.
+  // Coordinator and executor must live until AwaitEnd() has returned.
   OnceRuns(Coordinator& coordinator, Executor& executor,
            std::shared_ptr<ClientEnvironment> environment,
            std::size_t operations_max);
@@ -45,17 +45,22 @@ class OnceRuns : public std::enable_shared_from_this<OnceRuns> {
                                  OnceCallbacks callbacks);
   void Ended(const std::shared_ptr<OnceRun>& run);
 
-  // Starts no more, hangs every operation up and waits until all have ended.
+  // Starts no more, and lets every operation finish.
   void Finish();
+  // Waits until all have ended; false: not within `timeout`.
+  bool AwaitEnd(std::chrono::milliseconds timeout);
+  void AwaitEnd();
   std::size_t size() const;
 
   // Only for operations that have not ended.
   Coordinator& coordinator() const { return coordinator_; }
   ClientEnvironment& environment() const { return *environment_; }
-  // In the common executor; after Finish(), at once.
+  // In the common executor; after AwaitEnd(), at once.
   void Run(std::function<void()> task);
 
  private:
+  bool AllHaveEnded() const;
+
   Coordinator& coordinator_;
   const std::shared_ptr<ClientEnvironment> environment_;
   const std::size_t operations_max_;
@@ -64,7 +69,7 @@ class OnceRuns : public std::enable_shared_from_this<OnceRuns> {
   internal::ConditionVariable changed_;
   std::unordered_set<std::shared_ptr<OnceRun>> runs_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  Executor* executor_ ABSL_GUARDED_BY(mutex_);  // null after Finish()
+  Executor* executor_ ABSL_GUARDED_BY(mutex_);  // null after AwaitEnd()
   // Threads that are handing a task to the executor, without the lock.
   int handing_over_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -81,6 +86,7 @@ class OnceRun final : public Execution,
   // Instead of Start(): too many are under way.
   void Refuse();
   void HangUp();
+  void Finish();
 
   const v1::Claimed& claimed() const override { return claimed_; }
   bool permitted() const override;

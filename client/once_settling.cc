@@ -92,7 +92,9 @@ void OnceMachine::ResolverEnded(Resolution resolution, Moment at,
     actions.push_back(RunFunction{});
     return;
   }
-  Release(v1::ReleaseRequest::DISPOSITION_OUTCOME_UNKNOWN,
+  // This attempt did nothing itself, so that the one it asked about stays the
+  // one that is known.
+  Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED,
           {.outcome = RunOutcome::kInDoubt,
            .status = std::move(std::get<StillUnknown>(resolution).why)},
           at, actions);
@@ -102,6 +104,15 @@ void OnceMachine::StopRunning(Moment at, Actions& actions) {
   AnswerAllCheckpoints(absl::CancelledError("the attempt has ended"), actions);
   const nanoseconds lease = operation_.lease.value_or(kSettleDefault);
   settle_ends_ = at.now + (lease_ > nanoseconds(0) ? lease_ : lease);
+  if (finishing_) settle_ends_ = at.now;
+}
+
+void OnceMachine::Finish(Moment at, Actions& actions) {
+  finishing_ = true;
+  settle_ends_ = std::min(settle_ends_, at.now);
+  if (resend_at_.has_value()) resend_at_ = at.now;
+  HangUp(at, actions);
+  TimePassed(at, actions);
 }
 
 // ----------------------------------------------------------------- finalizing

@@ -2,17 +2,22 @@
 
 namespace idempotency {
 
-FunctionResult Respond(int status_code, std::string_view body,
-                       std::string_view content_type) {
-  Executed executed;
-  executed.response.set_status_code(status_code);
-  executed.response.set_body(body.data(), body.size());
+v1::Response MakeResponse(int status_code, std::string_view body,
+                          std::string_view content_type) {
+  v1::Response response;
+  response.set_status_code(status_code);
+  response.set_body(body.data(), body.size());
   if (!content_type.empty()) {
-    v1::Header* const header = executed.response.add_headers();
+    v1::Header* const header = response.add_headers();
     header->set_name("content-type");
     header->set_value(content_type.data(), content_type.size());
   }
-  return executed;
+  return response;
+}
+
+FunctionResult Respond(int status_code, std::string_view body,
+                       std::string_view content_type) {
+  return Executed{MakeResponse(status_code, body, content_type)};
 }
 
 std::string_view NameOf(RunOutcome outcome) {

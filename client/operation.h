@@ -54,7 +54,11 @@ struct OutcomeUnknown {
 };
 using FunctionResult = std::variant<Executed, NothingHappened, OutcomeUnknown>;
 
-// Executed, with a status and a body.
+// A status, a body, and its type unless that is empty.
+v1::Response MakeResponse(int status_code, std::string_view body,
+                          std::string_view content_type = "application/json");
+
+// Executed, with that response.
 FunctionResult Respond(int status_code, std::string_view body,
                        std::string_view content_type = "application/json");
 
@@ -111,6 +115,8 @@ struct RunResult {
   // OK with a response; else why there is none. The service's errors keep
   // their details (status.h).
   absl::Status status = absl::OkStatus();
+  // Of kInProgress: when to come back.
+  std::chrono::nanoseconds retry_after{0};
 
   bool has_response() const { return outcome <= RunOutcome::kWinner; }
 };

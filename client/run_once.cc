@@ -81,21 +81,31 @@ std::shared_ptr<Executor> ExecutorOf(const RunOnceOptions& options) {
 
 std::unique_ptr<RunOnce> RunOnce::Connect(const std::string& target,
                                           const RunOnceOptions& options) {
-  return std::make_unique<RunOnce>(AsyncClient::Connect(target, options.client),
-                                   options);
+  std::shared_ptr<AsyncClient> client =
+      AsyncClient::Connect(target, options.client);
+  auto once = std::make_unique<RunOnce>(client, options);
+  once->cancel_calls_ = [calls = client.get()] { calls->CancelCalls(); };
+  return once;
 }
 
 RunOnce::RunOnce(std::shared_ptr<Coordinator> coordinator,
                  const RunOnceOptions& options)
     : executor_(ExecutorOf(options)),
       coordinator_(std::move(coordinator)),
+      finish_timeout_(std::clamp<std::chrono::milliseconds>(
+          options.finish_timeout, std::chrono::milliseconds(0),
+          std::chrono::hours(24))),
       runs_(std::make_shared<OnceRuns>(*coordinator_, *executor_,
                                        EnvironmentOf(options),
                                        options.operations_max)) {}
 
 // The rest ends with the members: the coordinator, once it has answered every
 // call, and then the executor, once it has run every task.
-RunOnce::~RunOnce() { runs_->Finish(); }
+RunOnce::~RunOnce() {
+  runs_->Finish();
+  if (!runs_->AwaitEnd(finish_timeout_) && cancel_calls_) cancel_calls_();
+  runs_->AwaitEnd();
+}
 
 RunResult RunOnce::Run(
     const Operation& operation,

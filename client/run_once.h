@@ -47,6 +47,8 @@ struct RunOnceOptions {
   // Operations that may be under way at a time, those included that still
   // settle after their result was delivered; more are refused.
   std::size_t operations_max = 20'000;
+  // How long ~RunOnce waits for what is under way before it cancels calls.
+  std::chrono::milliseconds finish_timeout{10'000};
 };
 
 // Thread-safe. A function, a resolver and a result callback must not destroy
@@ -61,10 +63,12 @@ class RunOnce {
   explicit RunOnce(std::shared_ptr<Coordinator> coordinator,
                    const RunOnceOptions& options = {});
 
-  // Hangs every operation up and waits until all have ended: a claim under way
-  // for as long as it may wait, a function for as long as it runs, and what the
-  // coordinator does not answer for one lease more. In an executor of the
-  // caller's own the last results may still be queued then.
+  // Hangs every operation up, sends what is to be settled once more, and waits
+  // until all have ended: a function for as long as it runs. After
+  // `finish_timeout` the calls under way are cancelled, if Connect() made the
+  // connection; what each of them was to settle is then sent for a last
+  // `finalize_timeout`. In an executor of the caller's own the last results may
+  // still be queued then.
   ~RunOnce();
   RunOnce(const RunOnce&) = delete;
   RunOnce& operator=(const RunOnce&) = delete;
@@ -94,6 +98,9 @@ class RunOnce {
   // In the order of their use: what is below uses what is above.
   const std::shared_ptr<Executor> executor_;
   const std::shared_ptr<Coordinator> coordinator_;
+  // Null: the calls are not only this object's.
+  std::function<void()> cancel_calls_;
+  const std::chrono::milliseconds finish_timeout_;
   const std::shared_ptr<OnceRuns> runs_;
 };
 

@@ -202,6 +202,9 @@ class OnceMachineTest : public ::testing::Test {
   void HangUp() {
     Feed([&](Actions& out) { machine_->HangUp(At(), out); });
   }
+  void Finish() {
+    Feed([&](Actions& out) { machine_->Finish(At(), out); });
+  }
   void TimePasses() {
     Feed([&](Actions& out) { machine_->TimePassed(At(), out); });
   }

@@ -435,7 +435,7 @@ TEST_F(OnceClaimTest, WhatTheChannelCannotTellStaysInDoubt) {
   RunGranted(TheOperation(), true, 2);
   ResolverEnds(StillUnknown{absl::UnavailableError("the channel is away")});
   EXPECT_EQ(NextBesideCheckpoints<SendRelease>().request.disposition(),
-            Disposition::DISPOSITION_OUTCOME_UNKNOWN);
+            Disposition::DISPOSITION_NOT_EXECUTED);
   Released(v1::ReleaseResponse());
   const RunResult result = Next<Deliver>().result;
   EXPECT_EQ(result.outcome, RunOutcome::kInDoubt);

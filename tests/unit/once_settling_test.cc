@@ -122,6 +122,50 @@ TEST_F(OnceSettlingTest, AnUnansweredFinalizeIsSentForALeaseThenGivenUpOnce) {
   }
 }
 
+TEST_F(OnceSettlingTest, WhoFinishesSendsWhatIsUnansweredOnceMore) {
+  RunExecuted();
+  Finalized(NoAnswer());
+  Next<Deliver>();
+  EXPECT_TRUE(NothingToDo());
+
+  Finish();
+  Next<SendFinalize>();
+  Finalized(NoAnswer());
+  EXPECT_EQ(Next<SendRelease>().request.disposition(),
+            Disposition::DISPOSITION_OUTCOME_UNKNOWN);
+  Released(NoAnswer());
+  Next<End>();
+  EXPECT_TRUE(HasEnded());
+}
+
+TEST_F(OnceSettlingTest, AFunctionThatEndsAfterFinishIsRecordedInOneTry) {
+  RunGranted();
+  Finish();
+  EXPECT_TRUE(permitted());
+  FunctionEnds(Executed{ResponseOf(201, "own")});
+  NextBesideCheckpoints<SendFinalize>();
+  Finalized(NoAnswer());
+  Next<Deliver>();
+  Next<SendRelease>();
+  Released(v1::ReleaseResponse());
+  Next<End>();
+  EXPECT_TRUE(HasEnded());
+}
+
+TEST_F(OnceSettlingTest, AClaimThatIsCancelledByFinishIsGivenBackOnce) {
+  Make(TheOperation());
+  Start();
+  Next<SendClaim>();
+  Finish();
+  EXPECT_EQ(Next<Deliver>().result.outcome, RunOutcome::kHungUp);
+  Claimed(absl::CancelledError("cancelled"));
+  EXPECT_EQ(NextBesideCheckpoints<SendRelease>().request.disposition(),
+            Disposition::DISPOSITION_NOT_EXECUTED);
+  Released(NoAnswer());
+  Next<End>();
+  EXPECT_TRUE(HasEnded());
+}
+
 TEST_F(OnceSettlingTest, TheTimeToFinalizeIsALeaseAlsoAfterALongRun) {
   RunGranted();
   Pass(5 * kLease);

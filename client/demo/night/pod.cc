@@ -17,12 +17,9 @@ namespace {
 
 // What the payment is answered with, whoever found out about the charge.
 v1::Response ResponseOf(const PayRequest& request, const LedgerEntry& entry) {
-  v1::Response response;
-  response.set_status_code(201);
-  response.set_body(absl::StrCat("{\"order\":\"", request.order(),
-                                 "\",\"paid\":", entry.amount(),
-                                 ",\"payment\":\"", entry.id(), "\"}"));
-  return response;
+  return MakeResponse(201, absl::StrCat("{\"order\":\"", request.order(),
+                                        "\",\"paid\":", entry.amount(),
+                                        ",\"payment\":\"", entry.id(), "\"}"));
 }
 
 std::string HashOf(const PayRequest& request) {
@@ -56,10 +53,8 @@ PayResponse ProblemOf(const RunResult& result) {
   switch (result.outcome) {
     case RunOutcome::kInProgress: {
       PayResponse answer = Problem(409, "in progress, come back");
-      if (const auto delay = RetryDelayOf(result.status)) {
-        answer.set_retry_after_ms(
-            std::chrono::ceil<milliseconds>(*delay).count());
-      }
+      answer.set_retry_after_ms(
+          std::chrono::ceil<milliseconds>(result.retry_after).count());
       return answer;
     }
     case RunOutcome::kMismatch:
