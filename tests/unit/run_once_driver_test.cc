@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <latch>
 #include <memory>
@@ -172,13 +173,11 @@ TEST_F(RunOnceDriverTest, TheFirstAnswerCounts) {
 }
 
 TEST_F(RunOnceDriverTest, AnAnswerMayComeFromAnotherThread) {
-  std::jthread other;
-  EXPECT_EQ(Start([&](const auto&, const auto& done) {
-              other = std::jthread([done] { done(Respond(201, "later")); });
-            })
-                .get()
-                .response.body(),
-            "later");
+  std::promise<Completion<FunctionResult>> handed_out;
+  std::future<RunResult> result =
+      Start([&](const auto&, const auto& done) { handed_out.set_value(done); });
+  handed_out.get_future().get()(Respond(201, "later"));
+  EXPECT_EQ(result.get().response.body(), "later");
 }
 
 // ---------------------------------------------------------------- permission
@@ -218,34 +217,19 @@ TEST_F(RunOnceDriverTest, AWithdrawalThatHasHappenedIsToldAtOnce) {
   });
 }
 
-TEST_F(RunOnceDriverTest, AFunctionThatWaitsForAThreadLongerThanItsLease) {
-  options_.threads = 1;
-  coordinator_->on_renewal = [](const v1::ClaimRequest&) {
-    return absl::UnavailableError("away");
-  };
-  std::promise<void> blocked;
-  std::promise<void> go_on;
-  std::latch claims(2);
-  coordinator_->on_claim = [&](const v1::ClaimRequest&) {
-    claims.count_down();
-    return ClaimedFor(kLease);
-  };
-  std::future<RunResult> first = Start([&](const auto&, const auto& done) {
-    blocked.set_value();
-    go_on.get_future().wait();
-    done(Respond(201, "first"));
-  });
-  blocked.get_future().wait();
-  std::atomic<bool> called{false};
-  std::future<RunResult> second = Start([&](const auto&, const auto& done) {
+TEST_F(RunOnceDriverTest, AFunctionThatGotNoThreadDuringItsLeaseIsNotCalled) {
+  const auto executor = std::make_shared<HoldingExecutor>();
+  options_.executor = executor;
+  bool called = false;
+  std::future<RunResult> result = Start([&](const auto&, const auto& done) {
     called = true;
-    done(Respond(201, "second"));
+    done(Respond(201, "too late"));
   });
-  claims.wait();
+  const std::function<void()> function = executor->Take();
   environment_->Advance(2 * kLease);
-  go_on.set_value();
-  EXPECT_EQ(first.get().outcome, RunOutcome::kExecuted);
-  EXPECT_EQ(second.get().outcome, RunOutcome::kUnavailable);
+  function();
+  executor->Take()();
+  EXPECT_EQ(result.get().outcome, RunOutcome::kUnavailable);
   EXPECT_FALSE(called);
 }
 
@@ -487,16 +471,6 @@ TEST_F(RunOnceDriverTest, ManyOperationsHaveOneResultEach) {
   }
   once_.reset();
   for (const std::atomic<int>& count : results) EXPECT_EQ(count, 1);
-}
-
-TEST(ThreadPoolTest, RunsWhatItHasBeforeItEnds) {
-  std::atomic<int> ran{0};
-  {
-    const std::unique_ptr<Executor> pool = NewThreadPool(2);
-    for (int i = 0; i < 100; ++i) pool->Run([&] { ++ran; });
-    pool->Run([&] { pool->Run([&] { ++ran; }); });
-  }
-  EXPECT_EQ(ran, 101);
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
-// A Coordinator and a ClientEnvironment whose answers and time a test decides.
+// A Coordinator, a ClientEnvironment and an Executor whose answers, time and
+// turns a test decides.
 #ifndef IDEMPOTENCY_TESTS_UNIT_SCRIPTED_COORDINATOR_H_
 #define IDEMPOTENCY_TESTS_UNIT_SCRIPTED_COORDINATOR_H_
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -139,6 +142,29 @@ class ManualEnvironment final : public ClientEnvironment {
   }
 
   const std::shared_ptr<Timers> timers_ = std::make_shared<Timers>();
+};
+
+// Runs nothing by itself. Thread-safe.
+class HoldingExecutor final : public Executor {
+ public:
+  void Run(std::function<void()> task) override {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+  // Waits for the next task.
+  std::function<void()> Take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !tasks_.empty(); });
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return task;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
 };
 
 }  // namespace idempotency
