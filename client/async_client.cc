@@ -163,23 +163,56 @@ class Pending {
 
 }  // namespace
 
+// A channel, and what it was made with where that was TlsFiles::Current().
+struct AsyncClient::Connection {
+  Connection(std::shared_ptr<grpc::ChannelInterface> over,
+             std::shared_ptr<grpc::ChannelCredentials> with)
+      : credentials(std::move(with)),
+        channel(std::move(over)),
+        stub(v1::IdempotencyService::NewStub(channel)) {}
+
+  const std::shared_ptr<grpc::ChannelCredentials> credentials;
+  const std::shared_ptr<grpc::ChannelInterface> channel;
+  const std::unique_ptr<v1::IdempotencyService::StubInterface> stub;
+};
+
 struct AsyncClient::Shared {
-  Shared(std::shared_ptr<grpc::ChannelInterface> over,
-         const ClientOptions& the_options)
+  Shared(const ClientOptions& the_options, std::string tls_target,
+         std::shared_ptr<const Connection> first_connection)
       : options(the_options),
         environment(options.environment ? options.environment
                                         : SystemEnvironment()),
-        channel(std::move(over)),
-        stub(v1::IdempotencyService::NewStub(channel)) {}
+        target(std::move(tls_target)),
+        connection(std::move(first_connection)) {}
+
+  // For the next attempt of a call: a new one once the files of options.tls
+  // have changed. Calls on the old one end there.
+  std::shared_ptr<const Connection> Current() {
+    if (connection != nullptr) return connection;
+    // Before the lock, since it may read files.
+    const auto credentials = options.tls->Current();
+    MutexLock lock(mutex);
+    if (tls_connection == nullptr ||
+        tls_connection->credentials != credentials) {
+      tls_before = std::move(tls_connection);
+      tls_connection = std::make_shared<const Connection>(
+          grpc::CreateCustomChannel(target, credentials, ChannelArgumentsOf()),
+          credentials);
+    }
+    return tls_connection;
+  }
 
   // Constant after construction.
   const ClientOptions options;
   const std::shared_ptr<ClientEnvironment> environment;
-  const std::shared_ptr<grpc::ChannelInterface> channel;
-  const std::unique_ptr<v1::IdempotencyService::StubInterface> stub;
+  const std::string target;                            // of tls_connection
+  const std::shared_ptr<const Connection> connection;  // null: the other
 
   Mutex mutex;
   ConditionVariable changed;
+  std::shared_ptr<const Connection> tls_connection ABSL_GUARDED_BY(mutex);
+  // The one before: it must not be the last that goes, see Answer().
+  std::shared_ptr<const Connection> tls_before ABSL_GUARDED_BY(mutex);
   std::unordered_set<std::shared_ptr<Pending>> pending ABSL_GUARDED_BY(mutex);
   bool ending ABSL_GUARDED_BY(mutex) = false;
 };
@@ -240,6 +273,7 @@ class AsyncClient::Call final
   // gRPC makes connections only for calls that wait for them: sending alone
   // would use the attempts up on one that is never made.
   void Send() {
+    connection_ = shared_.Current();
     grpc::ClientContext* context;
     {
       MutexLock lock(mutex_);
@@ -247,12 +281,12 @@ class AsyncClient::Call final
       context->set_deadline(
           DeadlineAfter(deadline_ - shared_.environment->Now()));
       context->set_wait_for_ready(retry_.attempts() > 0 &&
-                                  shared_.channel->GetState(true) !=
+                                  connection_->channel->GetState(true) !=
                                       GRPC_CHANNEL_READY);
       if (cancelled_) context->TryCancel();
     }
     response_.Clear();
-    (shared_.stub->async()->*method_)(
+    (connection_->stub->async()->*method_)(
         context, &request_, &response_,
         [self = this->shared_from_this()](const grpc::Status& status) {
           self->Ended(ToAbslStatus(status));
@@ -299,6 +333,13 @@ class AsyncClient::Call final
 
   void Answer(absl::StatusOr<Response> answer) {
     std::exchange(answered_, nullptr)(std::move(answer));
+    // This may be a thread of gRPC's, and gRPC ends its threads, by waiting for
+    // them, with the last channel: that must not be here.
+    {
+      MutexLock lock(mutex_);
+      context_.reset();
+    }
+    connection_.reset();
     // Only now: whoever ends the client waits for what the answer does.
     const auto self = this->shared_from_this();
     MutexLock lock(shared_.mutex);
@@ -320,6 +361,7 @@ class AsyncClient::Call final
   const ClientEnvironment::TimePoint deadline_;
   RetryState retry_;
   std::optional<absl::Status> last_failure_;
+  std::shared_ptr<const Connection> connection_;  // of the latest attempt
 
   Mutex mutex_;
   // Of the latest attempt. Replaced only while none is under way.
@@ -331,6 +373,10 @@ class AsyncClient::Call final
 
 std::unique_ptr<AsyncClient> AsyncClient::Connect(
     const std::string& target, const ClientOptions& options) {
+  if (options.tls != nullptr) {
+    return std::unique_ptr<AsyncClient>(
+        new AsyncClient(std::make_unique<Shared>(options, target, nullptr)));
+  }
   const auto credentials = options.credentials
                                ? options.credentials
                                : grpc::InsecureChannelCredentials();
@@ -341,7 +387,12 @@ std::unique_ptr<AsyncClient> AsyncClient::Connect(
 
 AsyncClient::AsyncClient(std::shared_ptr<grpc::ChannelInterface> channel,
                          const ClientOptions& options)
-    : shared_(std::make_unique<Shared>(std::move(channel), options)) {}
+    : AsyncClient(std::make_unique<Shared>(
+          options, "",
+          std::make_shared<const Connection>(std::move(channel), nullptr))) {}
+
+AsyncClient::AsyncClient(std::unique_ptr<Shared> shared)
+    : shared_(std::move(shared)) {}
 
 AsyncClient::~AsyncClient() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(shared_->mutex);

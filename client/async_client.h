@@ -9,6 +9,7 @@
 #include <string>
 
 #include "client/coordinator.h"
+#include "client/credentials.h"
 #include "client/environment.h"
 #include "client/retry.h"
 #include "grpcpp/channel.h"
@@ -23,7 +24,10 @@ struct ClientOptions {
   RetryOptions retry = {};
   // What the server keeps of a body, in bytes: its own setting, at most 3 MiB.
   std::size_t body_bytes_max = std::size_t{1} << 20;
-  // Null: without encryption.
+  // TLS with files that may change: calls go over a new connection once they
+  // have. Null: as `credentials` says.
+  std::shared_ptr<TlsFiles> tls = nullptr;
+  // Where `tls` is null; fixed. Null: without encryption.
   std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;
   // Null: SystemEnvironment().
   std::shared_ptr<ClientEnvironment> environment = nullptr;
@@ -57,7 +61,7 @@ class AsyncClient final : public Coordinator {
 
   // Over a channel of the caller's. gRPC's own retries must be off in it
   // (GRPC_ARG_ENABLE_RETRIES = 0): two retry policies multiply.
-  // `options.credentials` has no effect.
+  // `options.credentials` and `options.tls` have no effect.
   explicit AsyncClient(std::shared_ptr<grpc::ChannelInterface> channel,
                        const ClientOptions& options = {});
 
@@ -79,9 +83,12 @@ class AsyncClient final : public Coordinator {
   ClientEnvironment& environment() const;
 
  private:
+  struct Connection;
   struct Shared;
   template <typename Request, typename Response>
   class Call;
+
+  explicit AsyncClient(std::unique_ptr<Shared> shared);
 
   const std::unique_ptr<Shared> shared_;
 };

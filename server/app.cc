@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/core/store.h"
 #include "server/rpc/options.h"
 #include "server/store/postgres/conninfo.h"
@@ -25,6 +26,8 @@ constexpr milliseconds kDrainPoll{5};
 constexpr milliseconds kTurnAway{300};
 // How often it is looked whether the database watch is stuck.
 constexpr absl::Duration kStuckPoll = absl::Milliseconds(500);
+// How often the certificate files are read.
+constexpr absl::Duration kCertificatePoll = absl::Seconds(1);
 
 LogFields ReportFields(const SweepReport& report) {
   LogFields fields = {{"deleted", absl::StrCat(report.deleted)},
@@ -99,6 +102,7 @@ void App::MakeEngine() {
 absl::Status App::StartServer() {
   absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(
       {.listen = config_.listen,
+       .tls = config_.tls,
        .connection_age_max = config_.max_connection_age,
        .reflection = config_.reflection},
       {.body_bytes_max = config_.body_bytes_max,
@@ -107,9 +111,13 @@ absl::Status App::StartServer() {
       {.engine = *engine_, .rules = rules_, .clock = clock_, .log = log_});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
-  log_.Write(
-      Severity::kInfo, "listening",
-      {{"address", config_.listen}, {"port", absl::StrCat(server_->port())}});
+  log_.Write(Severity::kInfo, "listening",
+             {{"address", config_.listen},
+              {"port", absl::StrCat(server_->port())},
+              {"tls", !config_.tls.given() ? "no"
+                      : config_.tls.tls_client_ca.empty()
+                          ? "yes"
+                          : "with client certificates"}});
   return absl::OkStatus();
 }
 
@@ -131,6 +139,15 @@ void App::StartThreads() {
       return kStuckPoll;
     });
   });
+  if (config_.tls.given()) {
+    // Of its own, since a file system may stand still.
+    other_threads_.emplace_back([this] {
+      Repeat([this] {
+        server_->LookAtCertificates(absl::Now());
+        return kCertificatePoll;
+      });
+    });
+  }
   other_threads_.emplace_back([this] {
     // Before the database is known to be usable there is nothing to sweep.
     Repeat([this] {

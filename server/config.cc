@@ -24,8 +24,9 @@
 namespace limits = idempotency::limits;
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
-          "Address and port for gRPC. Beyond loopback only with "
-          "--allow_plaintext: keys and responses cross the network readably.");
+          "Address and port for gRPC. Beyond loopback only with TLS "
+          "(--tls_certificate) or with --allow_plaintext, where keys and "
+          "responses cross the network readably.");
 ABSL_FLAG(std::string, database, "",
           "libpq URI of PostgreSQL 14.4 or newer, such as "
           "postgresql://user@host/name. Empty: the server makes and runs a "
@@ -76,6 +77,19 @@ ABSL_FLAG(absl::Duration, reaper_pause, absl::Seconds(5),
 ABSL_FLAG(absl::Duration, conflict_retention, absl::Hours(90 * 24),
           "How long refused responses (the evidence of work done twice) are "
           "kept after they were last seen.");
+ABSL_FLAG(std::string, tls_certificate, "",
+          "PEM file with the server's certificate and what leads from it to "
+          "its CA; makes gRPC speak TLS (1.2 or newer) only. Changed files are "
+          "picked up within seconds, without restart, for new connections: see "
+          "--max_connection_age. Empty: no TLS.");
+ABSL_FLAG(std::string, tls_key, "",
+          "PEM file with the key of --tls_certificate, without passphrase. "
+          "Until a new key and a new certificate fit together, the last pair "
+          "that did is served.");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "PEM file with the CAs that may sign clients' certificates; clients "
+          "must then show one (mTLS). Empty: clients show none, and anybody "
+          "who reaches the port may call.");
 ABSL_FLAG(bool, allow_plaintext, false,
           "Accept plaintext connections from beyond loopback. Only behind a "
           "mesh or tunnel that encrypts and authenticates.");
@@ -84,7 +98,8 @@ ABSL_FLAG(bool, reflection, true,
           "describe the services.");
 ABSL_FLAG(absl::Duration, max_connection_age, absl::ZeroDuration(),
           "Ask clients to reconnect after so long, so that a load balancer "
-          "spreads them over new replicas. 0: never.");
+          "spreads them over new replicas, and so that changed certificates "
+          "reach everybody. 0: never.");
 ABSL_FLAG(absl::Duration, drain_delay, absl::Seconds(1),
           "After SIGTERM the server says it is not serving and waits so long "
           "for load balancers to notice before it refuses calls.");
@@ -104,6 +119,7 @@ constexpr const char* kFlags[] = {
     "lanes",           "queue_items_max", "body_bytes_max",
     "deadline_max",    "store_patience",  "downstream_namespace",
     "reaper_batch",    "reaper_pause",    "conflict_retention",
+    "tls_certificate", "tls_key",         "tls_client_ca",
     "allow_plaintext", "reflection",      "max_connection_age",
     "drain_delay",     "drain_timeout"};
 
@@ -279,12 +295,27 @@ absl::Status CheckListen(const Config& config) {
         "--listen: the private database serves one machine only; name a "
         "PostgreSQL with --database, or listen on 127.0.0.1");
   }
-  if (!config.allow_plaintext) {
+  if (!config.allow_plaintext && !config.tls.given()) {
     return absl::InvalidArgumentError(
-        "--listen: refusing plaintext beyond loopback; listen on 127.0.0.1, or "
-        "say --allow_plaintext behind a mesh or tunnel that encrypts");
+        "--listen: refusing plaintext beyond loopback; give --tls_certificate "
+        "and --tls_key, or listen on 127.0.0.1, or say --allow_plaintext "
+        "behind a mesh or tunnel that encrypts");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTls(const CertificateFiles& tls) {
+  if (!tls.given()) {
+    if (tls.tls_client_ca.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--tls_client_ca: without TLS no client shows a certificate; give "
+        "--tls_certificate and --tls_key too");
+  }
+  if (tls.tls_certificate.empty() || tls.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls_certificate and --tls_key go together; give both or neither");
+  }
+  return LoadCertificates(tls).status();
 }
 
 Config FromFlags() {
@@ -306,6 +337,9 @@ Config FromFlags() {
   config.reaper_batch = absl::GetFlag(FLAGS_reaper_batch);
   config.reaper_pause = absl::GetFlag(FLAGS_reaper_pause);
   config.conflict_retention = absl::GetFlag(FLAGS_conflict_retention);
+  config.tls = {.tls_certificate = absl::GetFlag(FLAGS_tls_certificate),
+                .tls_key = absl::GetFlag(FLAGS_tls_key),
+                .tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
   config.allow_plaintext = absl::GetFlag(FLAGS_allow_plaintext);
   config.reflection = absl::GetFlag(FLAGS_reflection);
   config.max_connection_age =
@@ -354,6 +388,8 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
   }
   const absl::Status listen = CheckListen(config);
   if (!listen.ok()) return listen;
+  const absl::Status tls = CheckTls(config.tls);
+  if (!tls.ok()) return tls;
   return config;
 }
 

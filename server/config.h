@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/core/uuid.h"
+#include "server/rpc/certificate_files.h"
 
 namespace idempotency {
 
@@ -31,6 +32,7 @@ struct Config {
   int reaper_batch = 0;
   absl::Duration reaper_pause{};
   absl::Duration conflict_retention{};
+  CertificateFiles tls;
   bool allow_plaintext = false;
   bool reflection = true;
   std::chrono::milliseconds max_connection_age{0};  // 0: no limit

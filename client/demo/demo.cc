@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,14 +36,15 @@ every command
   --scope S --key K    the record
   --token UUID         the claim token (claim draws one if there is none)
   --timeout 5s         for the call
-  --save FILE          write the response that was sent or received, serialised
+  --tls_ca FILE        TLS, with a server certificate of these CAs (PEM)
+  --tls_certificate FILE  --tls_key FILE
+                       TLS, showing this certificate (PEM)
 claim
   --hash_of TEXT       the request, whose request hash is sent
   --policy P  --lease 2s  --wait 5s  --owner NAME  --checkpoint TEXT
   --resolve_in_doubt   take over what a policy holds
   --renew N            renew the grant with this fencing token
   --patience 10s       ask again while InProgress, as often as told
-  --hold 60s           once Claimed stay alive for so long, doing nothing more
 finalize
   --status 201  --body TEXT  --content_type application/json
 release
@@ -207,11 +207,6 @@ int PrintError(const absl::Status& status) {
   return 1;
 }
 
-void Save(const std::string& file, const v1::Response& response) {
-  if (file.empty()) return;
-  std::ofstream(file, std::ios::binary) << response.SerializeAsString();
-}
-
 void Sleep(absl::Duration duration) {
   std::this_thread::sleep_for(absl::ToChronoNanoseconds(duration));
 }
@@ -242,9 +237,6 @@ int Claim(Client& client, Flags& flags, const CallOptions& options) {
   v1::ClaimRequest request = ClaimRequestFrom(flags);
   const absl::Duration patience =
       flags.Duration("patience").value_or(absl::ZeroDuration());
-  const absl::Duration hold =
-      flags.Duration("hold").value_or(absl::ZeroDuration());
-  const std::string file = flags.Text("save");
   flags.RefuseTheRest();
 
   const absl::Time patient_until = absl::Now() + patience;
@@ -255,9 +247,7 @@ int Claim(Client& client, Flags& flags, const CallOptions& options) {
     response = client.Claim(request, options);
   }
   if (!response.ok()) return PrintError(response.status());
-  if (response->has_replay()) Save(file, response->replay().response());
   Print(Shown(*response, request.claim_token()));
-  if (response->has_claimed()) Sleep(hold);
   return 0;
 }
 
@@ -272,12 +262,10 @@ int Finalize(Client& client, Flags& flags, const CallOptions& options) {
   content_type.set_name("content-type");
   content_type.set_value(flags.Text("content_type", "application/json"));
   sent.set_body(flags.Text("body"));
-  const std::string file = flags.Text("save");
   flags.RefuseTheRest();
 
   const auto response = client.Finalize(request, options);
   if (!response.ok()) return PrintError(response.status());
-  Save(file, sent);
   Print(v1::FinalizeResponse::Result_Name(response->result()));
   return 0;
 }
@@ -286,7 +274,6 @@ int Lookup(Client& client, Flags& flags, const CallOptions& options) {
   v1::LookupRequest request;
   request.set_scope(flags.Text("scope"));
   request.set_key(flags.Text("key"));
-  const std::string file = flags.Text("save");
   flags.RefuseTheRest();
 
   const auto response = client.Lookup(request, options);
@@ -298,7 +285,6 @@ int Lookup(Client& client, Flags& flags, const CallOptions& options) {
       " conflicts=", record.conflict_count());
   if (record.has_response()) {
     absl::StrAppend(&line, " ", Shown(record.response()));
-    Save(file, record.response());
   }
   Print(line);
   return 0;
@@ -348,11 +334,30 @@ int Ready(Client& client, Flags& flags) {
   }
 }
 
+// Null where no flag asks for TLS.
+std::shared_ptr<TlsFiles> TlsFrom(Flags& flags) {
+  const TlsOptions options = {.server_ca_file = flags.Text("tls_ca"),
+                              .certificate_file = flags.Text("tls_certificate"),
+                              .key_file = flags.Text("tls_key")};
+  if (options.server_ca_file.empty() && options.certificate_file.empty() &&
+      options.key_file.empty()) {
+    return nullptr;
+  }
+  auto files = TlsFiles::Load(options);
+  if (!files.ok()) {
+    throw UsageError{absl::StrCat("TLS: ", files.status().message())};
+  }
+  return *std::move(files);
+}
+
 int Run(int argc, char** argv) {
   if (argc < 2) throw UsageError{"no command"};
   const std::string command = argv[1];
   Flags flags(argc, argv);
-  const auto client = Client::Connect(flags.Text("target", "127.0.0.1:50051"));
+  ClientOptions client_options;
+  client_options.tls = TlsFrom(flags);
+  const auto client =
+      Client::Connect(flags.Text("target", "127.0.0.1:50051"), client_options);
   CallOptions options;
   if (const auto timeout = flags.Duration("timeout")) {
     options.timeout = absl::ToChronoMilliseconds(*timeout);

@@ -14,6 +14,7 @@
 #include "server/core/log.h"
 #include "server/core/policies.h"
 #include "server/core/uuid.h"
+#include "server/rpc/certificate_files.h"
 #include "server/rpc/random.h"
 
 namespace idempotency {
@@ -37,9 +38,11 @@ struct ServiceParts {
 };
 
 struct ServerOptions {
-  // host:port, [IPv6]:port or unix:path; port 0: any free one. Not encrypted:
-  // who may listen where is for the caller to decide.
+  // host:port, [IPv6]:port or unix:path; port 0: any free one.
   std::string listen = "127.0.0.1:50051";
+  // None given: not encrypted. Who may listen where is for the caller to
+  // decide.
+  CertificateFiles tls{};
   // How long a client keeps one connection, spread by a tenth, so that load
   // moves to new replicas; zero: for ever.
   std::chrono::milliseconds connection_age_max{0};

@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "server/core/limits.h"
+#include "server/rpc/certificate_watch.h"
 #include "server/rpc/health.h"
 #include "server/rpc/reflection.h"
 #include "server/rpc/service.h"
+#include "server/rpc/tls_credentials.h"
 
 namespace idempotency {
 namespace {
@@ -69,23 +71,41 @@ struct RpcServer::Impl {
         health(OwnServices()),
         reflection(ListedServices()) {}
 
+  absl::Status MakeCredentials(const CertificateFiles& files, Log& log);
+
   Service service;
   Health health;
   Reflection reflection;
   std::atomic<bool> shut_down{false};
   int port = 0;
+  std::unique_ptr<CertificateWatch> certificates;  // null without TLS
+  std::shared_ptr<grpc::ServerCredentials> credentials;
   // Last, so that it ends before what it calls.
   std::unique_ptr<grpc::Server> server;
 };
+
+absl::Status RpcServer::Impl::MakeCredentials(const CertificateFiles& files,
+                                              Log& log) {
+  if (!files.given()) {
+    credentials = grpc::InsecureServerCredentials();
+    return absl::OkStatus();
+  }
+  auto started = CertificateWatch::Start(files, log);
+  if (!started.ok()) return started.status();
+  certificates = *std::move(started);
+  credentials = MakeTlsCredentials(*certificates, !files.tls_client_ca.empty());
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     const ServerOptions& options, const ServiceOptions& service_options,
     const ServiceParts& parts) {
   auto impl = std::make_unique<Impl>(service_options, parts);
+  const absl::Status secured = impl->MakeCredentials(options.tls, parts.log);
+  if (!secured.ok()) return secured;
   grpc::ServerBuilder builder;
   SetLimits(options, builder);
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(),
-                           &impl->port);
+  builder.AddListeningPort(options.listen, impl->credentials, &impl->port);
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->health);
   if (options.reflection) {
@@ -110,6 +130,15 @@ int RpcServer::port() const { return impl_->port; }
 void RpcServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
 
 void RpcServer::StopServing() { impl_->health.Shutdown(); }
+
+void RpcServer::LookAtCertificates(absl::Time now) {
+  if (impl_->certificates != nullptr) impl_->certificates->Look(now);
+}
+
+std::optional<absl::Time> RpcServer::certificate_not_after() const {
+  if (impl_->certificates == nullptr) return std::nullopt;
+  return impl_->certificates->current()->not_after;
+}
 
 void RpcServer::Shutdown(milliseconds grace) {
   if (impl_->shut_down.exchange(true)) return;

@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/rpc/options.h"
 
 namespace idempotency {
@@ -15,7 +17,8 @@ class RpcServer {
  public:
   // Listens and takes calls at once; its health says "not serving" until
   // SetServing(true). An address that can't be listened on, because another
-  // process does for one, is an error.
+  // process does for one, is an error, and so are certificate files that don't
+  // fit together.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
       const ServerOptions& options, const ServiceOptions& service_options,
       const ServiceParts& parts);
@@ -33,6 +36,13 @@ class RpcServer {
   void SetServing(bool serving);
   // Health says "not serving" for good; calls are still taken.
   void StopServing();
+
+  // Takes changed certificate files over for new connections; see
+  // CertificateWatch::Look(). Nothing happens without TLS. By one thread at a
+  // time.
+  void LookAtCertificates(absl::Time now);
+  // When the certificate that is served expires; none without TLS.
+  std::optional<absl::Time> certificate_not_after() const;
 
   // Takes no more calls, lets those in hand end within `grace`, then cancels
   // them, and returns when each has been answered: the engine's lanes must

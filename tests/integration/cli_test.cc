@@ -95,6 +95,9 @@ TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
       {"reaper_batch", "1000"},
       {"reaper_pause", "5s"},
       {"conflict_retention", "2160h"},
+      {"tls_certificate", "empty"},
+      {"tls_key", "empty"},
+      {"tls_client_ca", "empty"},
       {"allow_plaintext", "false"},
       {"reflection", "true"},
       {"max_connection_age", "0"},
@@ -146,6 +149,9 @@ TEST(BadSettingTest, IsRefusedByItsNameAsFlagAndInTheEnvironment) {
       {"reaper_batch", {"0", "100001"}},
       {"reaper_pause", {"9ms", "3601s"}},
       {"conflict_retention", {"0", "999ms"}},
+      {"tls_certificate", {"/nowhere/server.crt"}},
+      {"tls_key", {"/nowhere/server.key"}},
+      {"tls_client_ca", {"/nowhere/ca.crt"}},
       {"allow_plaintext", {"sure"}},
       {"reflection", {"off course"}},
       {"max_connection_age", {"-1s"}},
@@ -186,7 +192,8 @@ TEST(ListenTest, PlaintextBeyondLoopbackNeedsAWord) {
     const Ended refused = RunToEnd({kSomeDatabase, "--listen=" + address});
     EXPECT_EQ(refused.code, 2) << address;
     EXPECT_THAT(refused.output,
-                AllOf(HasSubstr("--listen"), HasSubstr("--allow_plaintext")));
+                AllOf(HasSubstr("--listen"), HasSubstr("--tls_certificate"),
+                      HasSubstr("--allow_plaintext")));
     // The private database is for one machine, whatever is said.
     const Ended private_database =
         RunToEnd({"--listen=" + address, "--allow_plaintext"});

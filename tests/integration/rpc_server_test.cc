@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +17,8 @@
 #include "server/rpc/library_log.h"
 #include "server/rpc/server.h"
 #include "tests/integration/loopback_server.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/test_certificates.h"
 
 namespace idempotency {
 namespace {
@@ -297,6 +300,30 @@ TEST(RpcServerShutdown, IsDoneOnce) {
   LoopbackServer server;
   server.server->Shutdown(kNever);
   server.server->Shutdown(kNever);
+}
+
+TEST(RpcServer, TellsWhenTheCertificateItServesExpires) {
+  EXPECT_EQ(LoopbackServer().server->certificate_not_after(), std::nullopt);
+  const auto folder = TempFolder::Make();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const ServerOptions options = {
+      .tls = {.tls_certificate = (*folder)->path() + "/server.crt",
+              .tls_key = (*folder)->path() + "/server.key"}};
+  const absl::Time now = absl::FromTimeT(absl::ToTimeT(absl::Now()));
+  const TestAuthority authority("authority");
+  const auto write = [&](int days) {
+    const IssuedCertificate issued =
+        authority.Issue({.not_after = now + absl::Hours(24 * days)});
+    ReplaceFile(options.tls.tls_certificate, issued.certificate);
+    ReplaceFile(options.tls.tls_key, issued.key);
+  };
+  write(20);
+  const LoopbackServer tls(options);
+  EXPECT_EQ(tls.server->certificate_not_after(), now + absl::Hours(24 * 20));
+  write(30);
+  tls.server->LookAtCertificates(now);
+  tls.server->LookAtCertificates(now);
+  EXPECT_EQ(tls.server->certificate_not_after(), now + absl::Hours(24 * 30));
 }
 
 }  // namespace

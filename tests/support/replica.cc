@@ -27,7 +27,9 @@ constexpr int kReconnectPauseMs = 50;
 // gRPC's name for it misleads: it bounds an attempt to connect from below.
 constexpr int kConnectTimeoutMs = 10'000;
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
+std::shared_ptr<grpc::Channel> Connect(
+    const std::string& target,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   static std::atomic<int> channels{0};
   grpc::ChannelArguments arguments;
   // Channels of equal arguments would share one connection.
@@ -39,8 +41,9 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& target) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectPauseMs);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
-                                   arguments);
+  return grpc::CreateCustomChannel(
+      target, credentials ? credentials : grpc::InsecureChannelCredentials(),
+      arguments);
 }
 
 std::string TargetOf(int port) { return "127.0.0.1:" + std::to_string(port); }
@@ -56,7 +59,7 @@ std::string LogEnd(const ServerProcess& process) {
 Replica::Replica(Options options, int port)
     : options_(std::move(options)),
       port_(port),
-      channel_(Connect(TargetOf(port))),
+      channel_(Connect(TargetOf(port), options_.client.credentials)),
       stub_(v1::IdempotencyService::NewStub(channel_)),
       client_(std::make_unique<Client>(channel_, options_.client)) {}
 
@@ -137,7 +140,7 @@ absl::Status Replica::WaitForHealth(bool serving, milliseconds timeout) const {
 std::string Replica::target() const { return TargetOf(port_); }
 
 std::shared_ptr<grpc::Channel> Replica::NewChannel() const {
-  return Connect(target());
+  return Connect(target(), options_.client.credentials);
 }
 
 std::vector<std::string> Replica::LogLines() const {

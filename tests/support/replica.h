@@ -33,7 +33,7 @@ class Replica {
     std::vector<std::string> environment;
     // Start returns once it serves, and not as soon as it runs.
     bool wait_until_serving = true;
-    // Of client().
+    // Of client(); its credentials are those of every channel.
     ClientOptions client;
   };
 

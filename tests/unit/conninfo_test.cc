@@ -94,6 +94,11 @@ TEST(ConnectFailure, IsOneOfAFewPhrases) {
             "the password was refused");
   EXPECT_EQ(ConnectFailureCause("FATAL:  sorry, too many clients already"),
             "the server has no connection left");
+  EXPECT_EQ(ConnectFailureCause("root certificate file \"/ca.crt\" does not "
+                                "exist"),
+            "the file of sslrootcert can't be read");
+  EXPECT_EQ(ConnectFailureCause("SSL error: tlsv1 alert unknown ca"),
+            "the database server refused the TLS handshake");
   EXPECT_EQ(ConnectFailureCause("postgresql://app:hunter2@db: what?"),
             "no connection could be made");
 }

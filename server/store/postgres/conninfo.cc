@@ -67,7 +67,21 @@ struct Phrase {
 
 // In the order of their certainty: a message about several addresses holds
 // several of them.
-constexpr std::array<Phrase, 15> kConnectCauses = {{
+constexpr std::array<Phrase, 24> kConnectCauses = {{
+    {"certificate verify failed",
+     "the database server's certificate is expired or not signed by a CA of "
+     "sslrootcert"},
+    {"does not match host name",
+     "the database server's certificate is for another host name"},
+    {"root certificate file", "the file of sslrootcert can't be read"},
+    {"private key file", "the file of sslkey can't be used"},
+    {"certificate file", "the file of sslcert can't be used"},
+    {"does not support SSL",
+     "the database server does not speak TLS, which sslmode asks for"},
+    {"requires a valid client certificate",
+     "the database server asks for a client certificate (sslcert, sslkey)"},
+    {" alert ", "the database server refused the TLS handshake"},
+    {"SSL error", "the TLS handshake failed"},
     {"unsupported startup parameter",
      "the address is a pooler's, which has to be said in the flags"},
     {"password authentication failed", "the password was refused"},
