@@ -52,6 +52,8 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(Config config, Log& log) {
   app->MakeEngine();
   status = app->StartServer();
   if (!status.ok()) return status;
+  status = app->StartAdmin();
+  if (!status.ok()) return status;
   app->StartThreads();
   return app;
 }
@@ -100,15 +102,19 @@ void App::MakeEngine() {
 }
 
 absl::Status App::StartServer() {
-  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(
-      {.listen = config_.listen,
-       .tls = config_.tls,
-       .connection_age_max = config_.max_connection_age,
-       .reflection = config_.reflection},
-      {.body_bytes_max = config_.body_bytes_max,
-       .deadline_max = config_.deadline_max,
-       .downstream_namespace = config_.downstream_namespace},
-      {.engine = *engine_, .rules = rules_, .clock = clock_, .log = log_});
+  absl::StatusOr<std::unique_ptr<RpcServer>> server =
+      RpcServer::Start({.listen = config_.listen,
+                        .tls = config_.tls,
+                        .connection_age_max = config_.max_connection_age,
+                        .reflection = config_.reflection},
+                       {.body_bytes_max = config_.body_bytes_max,
+                        .deadline_max = config_.deadline_max,
+                        .downstream_namespace = config_.downstream_namespace},
+                       {.engine = *engine_,
+                        .rules = rules_,
+                        .clock = clock_,
+                        .log = log_,
+                        .metrics = metrics_});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   log_.Write(Severity::kInfo, "listening",
@@ -118,6 +124,22 @@ absl::Status App::StartServer() {
                       : config_.tls.tls_client_ca.empty()
                           ? "yes"
                           : "with client certificates"}});
+  return absl::OkStatus();
+}
+
+absl::Status App::StartAdmin() {
+  if (config_.admin_listen.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<AdminServer>> admin =
+      AdminServer::Start(config_.admin_listen,
+                         {.metrics = metrics_,
+                          .rules = rules_,
+                          .queued_calls = [this] { return engine_->queued(); },
+                          .serving = [this] { return server_->serving(); }});
+  if (!admin.ok()) return admin.status();
+  admin_ = *std::move(admin);
+  log_.Write(Severity::kInfo, "metrics are served over HTTP at /metrics",
+             {{"address", config_.admin_listen},
+              {"port", absl::StrCat(admin_->port())}});
   return absl::OkStatus();
 }
 
@@ -170,7 +192,7 @@ std::unique_ptr<Reaper> App::MakeReaper() {
       ReaperOptions{.batch = config_.reaper_batch,
                     .conflict_retention = config_.conflict_retention,
                     .pause = config_.reaper_pause},
-      MakePostgresSweeper(connection_, clock_), metrics_, log_report);
+      MakePostgresSweeper(connection_, clock_, metrics_), metrics_, log_report);
 }
 
 std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/admin/admin_server.h"
 #include "server/config.h"
 #include "server/core/clock.h"
 #include "server/core/engine.h"
@@ -55,6 +56,7 @@ class App {
   absl::Status StartDatabase();
   void MakeEngine();
   absl::Status StartServer();
+  absl::Status StartAdmin();
   void StartThreads();
   std::unique_ptr<Reaper> MakeReaper();
   std::unique_ptr<DatabaseWatch> MakeDatabaseWatch();
@@ -77,6 +79,7 @@ class App {
   std::unique_ptr<EmbeddedCluster> cluster_;
   std::unique_ptr<Engine> engine_;        // uses all of the above
   std::unique_ptr<RpcServer> server_;     // uses the engine
+  std::unique_ptr<AdminServer> admin_;    // uses all of the above
   std::unique_ptr<Reaper> reaper_;        // uses the database
   std::unique_ptr<DatabaseWatch> watch_;  // uses the server and the rules
 

@@ -27,6 +27,11 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
           "Address and port for gRPC. Beyond loopback only with TLS "
           "(--tls_certificate) or with --allow_plaintext, where keys and "
           "responses cross the network readably.");
+ABSL_FLAG(std::string, admin_listen, "",
+          "IPv4 address and port for Prometheus metrics over HTTP, at "
+          "/metrics. Empty: none. Plain HTTP without authentication, on any "
+          "address: it shows counts and names of policies, never what callers "
+          "send.");
 ABSL_FLAG(std::string, database, "",
           "libpq URI of PostgreSQL 14.4 or newer, such as "
           "postgresql://user@host/name. Empty: the server makes and runs a "
@@ -113,15 +118,30 @@ namespace {
 constexpr char kPrefix[] = "IDEMPOTENCY_";
 
 // In the order of the manual.
-constexpr const char* kFlags[] = {
-    "listen",          "database",        "data_dir",
-    "migrate",         "database_pooled", "database_citus",
-    "lanes",           "queue_items_max", "body_bytes_max",
-    "deadline_max",    "store_patience",  "downstream_namespace",
-    "reaper_batch",    "reaper_pause",    "conflict_retention",
-    "tls_certificate", "tls_key",         "tls_client_ca",
-    "allow_plaintext", "reflection",      "max_connection_age",
-    "drain_delay",     "drain_timeout"};
+constexpr const char* kFlags[] = {"listen",
+                                  "admin_listen",
+                                  "database",
+                                  "data_dir",
+                                  "migrate",
+                                  "database_pooled",
+                                  "database_citus",
+                                  "lanes",
+                                  "queue_items_max",
+                                  "body_bytes_max",
+                                  "deadline_max",
+                                  "store_patience",
+                                  "downstream_namespace",
+                                  "reaper_batch",
+                                  "reaper_pause",
+                                  "conflict_retention",
+                                  "tls_certificate",
+                                  "tls_key",
+                                  "tls_client_ca",
+                                  "allow_plaintext",
+                                  "reflection",
+                                  "max_connection_age",
+                                  "drain_delay",
+                                  "drain_timeout"};
 
 std::string EnvironmentName(const char* flag) {
   return absl::StrCat(kPrefix, absl::AsciiStrToUpper(flag));
@@ -318,9 +338,22 @@ absl::Status CheckTls(const CertificateFiles& tls) {
   return LoadCertificates(tls).status();
 }
 
+// The web server takes lists, and ports with letters that mean something.
+absl::Status CheckAdminListen(const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  if (HasPort(address) && !absl::StartsWith(address, "unix:") &&
+      !absl::StartsWith(address, "[") && !absl::StrContains(address, ',')) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--admin_listen: want an IPv4 address and a port of 0 to 65535, such as "
+      "127.0.0.1:9464");
+}
+
 Config FromFlags() {
   Config config;
   config.listen = absl::GetFlag(FLAGS_listen);
+  config.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   config.database = absl::GetFlag(FLAGS_database);
   config.data_dir = absl::GetFlag(FLAGS_data_dir);
   if (config.data_dir.empty()) config.data_dir = DefaultDataDir();
@@ -390,6 +423,8 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
   if (!listen.ok()) return listen;
   const absl::Status tls = CheckTls(config.tls);
   if (!tls.ok()) return tls;
+  const absl::Status admin_listen = CheckAdminListen(config.admin_listen);
+  if (!admin_listen.ok()) return admin_listen;
   return config;
 }
 

@@ -18,7 +18,8 @@ namespace idempotency {
 // Each field is explained by the help text of its flag, in config.cc.
 struct Config {
   std::string listen;
-  std::string database;  // empty: the embedded cluster in data_dir
+  std::string admin_listen;  // empty: none
+  std::string database;      // empty: the embedded cluster in data_dir
   std::string data_dir;
   bool migrate = false;
   bool database_pooled = false;

@@ -42,6 +42,7 @@ cd "$root"
 source tests/support/packages.sh
 install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
   "${IDEMPOTENCY_TEST_PACKAGES[@]}"
+ensure_promtool "$root/build/promtool"
 
 cmake -S . -B build -G Ninja -DIDEMPOTENCY_BUILD_TESTS=ON
 ninja -C build

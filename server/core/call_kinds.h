@@ -7,29 +7,34 @@
 
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
+#include "server/core/metrics.h"
 #include "server/core/store.h"
 
 namespace idempotency {
 
 struct ClaimKind {
+  static constexpr CallKind kKind = CallKind::kClaim;
   using Request = ClaimCall;
   static std::vector<ClaimAnswer> Run(Store& store, Batch<ClaimCommand> batch) {
     return store.ClaimBatch(batch);
   }
 };
 struct FinalizeKind {
+  static constexpr CallKind kKind = CallKind::kFinalize;
   using Request = FinalizeCall;
   static auto Run(Store& store, Batch<FinalizeCommand> batch) {
     return store.FinalizeBatch(batch);
   }
 };
 struct LookupKind {
+  static constexpr CallKind kKind = CallKind::kLookup;
   using Request = LookupCall;
   static auto Run(Store& store, Batch<LookupCommand> batch) {
     return store.LookupBatch(batch);
   }
 };
 struct ReleaseKind {
+  static constexpr CallKind kKind = CallKind::kRelease;
   using Request = ReleaseCall;
   static auto Run(Store& store, Batch<ReleaseCommand> batch) {
     return store.ReleaseBatch(batch);

@@ -96,6 +96,12 @@ void Engine::StopAccepting() {
   for (const auto& lane : lanes_) lane->StopAccepting();
 }
 
+std::size_t Engine::queued() const {
+  std::size_t queued = aside_->queued();
+  for (const auto& lane : lanes_) queued += lane->queued();
+  return queued;
+}
+
 bool Engine::idle() const {
   // A call moves from a lane to the aside lane and never back, so that the
   // order matters.

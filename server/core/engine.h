@@ -40,6 +40,8 @@ class Engine {
 
   // From now on every call is refused with DRAINING; those queued go on.
   void StopAccepting();
+  // How many calls are queued in all lanes.
+  std::size_t queued() const;
   // Has every queued call been taken up?
   bool idle() const;
   // Ends every lane's WaitForWork().

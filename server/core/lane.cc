@@ -9,6 +9,7 @@
 
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
+#include "server/core/outcome_counts.h"
 #include "server/core/transitions.h"
 
 namespace idempotency {
@@ -110,6 +111,11 @@ bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   return !stopped_;
 }
 
+std::size_t Lane::queued() const {
+  MutexLock lock(mutex_);
+  return queue_.items();
+}
+
 bool Lane::idle() const {
   MutexLock lock(mutex_);
   return queue_.empty() && !working_;
@@ -131,10 +137,9 @@ void Lane::RunBatch() {
     return;
   }
   AnswerDeadInRound(round);
-  Count(metrics_.batches);
-  Count(metrics_.batch_items, round.size());
   bool failed_before = std::exchange(store_failed_, false);
   if (ResolvePolicies(round)) {
+    ObserveQueueTimes(round);
     RunKind<ClaimKind>(round);
     RunKind<FinalizeKind>(round);
     RunKind<LookupKind>(round);
@@ -291,6 +296,18 @@ absl::Status Lane::ReloadRules() {
   return rules_read_;
 }
 
+// Once a call: those that are tried again have had a setback, and followers
+// go to the store only when they lead.
+void Lane::ObserveQueueTimes(const std::vector<Led>& round) {
+  const SteadyTime now = clock_.Now();
+  for (const Led& led : round) {
+    const Call& call = led.leader.front();
+    if (call.setback.ok()) {
+      ObserveTime(metrics_.queue_time, now - call.submitted);
+    }
+  }
+}
+
 // ---- One kind of calls.
 
 template <typename Kind>
@@ -344,6 +361,7 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
     }
     commands.push_back(&command);
   }
+  metrics_.batches[static_cast<std::size_t>(Kind::kKind)].Observe(calls.size());
   auto answers = Kind::Run(*store_, commands);
   const bool counted = answers.size() == calls.size();
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -389,18 +407,14 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
                           Call& call) {
   if (status.ok() || HasReason(status)) return Verdict::kAnswered;
   if (call.setback.code() != absl::StatusCode::kUnknown) call.setback = status;
+  Count(metrics_.setbacks[SetbackOf(status.code())]);
   switch (status.code()) {
     case absl::StatusCode::kUnknown:
-      Count(metrics_.store_unknown);
-      NoteStoreFailure(status);
-      return Verdict::kLater;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kFailedPrecondition:
-      Count(metrics_.store_unavailable);
       NoteStoreFailure(status);
       return Verdict::kLater;
     case absl::StatusCode::kAborted:
-      Count(metrics_.store_contended);
       ++locks_met_;
       return batch_size > 1 ? Verdict::kAlone : Verdict::kAside;
     default:
@@ -424,6 +438,9 @@ void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
     Decision<ClaimOutcome> decision =
         DecideClaim(record, follower.command, observed.now);
     if (decision.write.has_value()) return;
+    if (decision.answer.ok()) {
+      CountUnwritten(*decision.answer, *record, metrics_);
+    }
     std::move(follower.done)(std::move(decision.answer));
     led.followers.pop_front();
     Count(metrics_.followers_answered);

@@ -61,6 +61,9 @@ class Lane {
   // thread-safe: one caller at a time.
   void RunBatch();
 
+  // How many calls are queued. Thread-safe.
+  std::size_t queued() const;
+
   // No call is queued or on its way. Thread-safe.
   bool idle() const;
 
@@ -78,6 +81,7 @@ class Lane {
   std::vector<Led> TakeRound();
   bool ResolvePolicies(std::vector<Led>& round);
   absl::Status ReloadRules();
+  void ObserveQueueTimes(const std::vector<Led>& round);
   template <typename Kind>
   void RunKind(std::vector<Led>& round);
   template <typename Kind>

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "server/core/errors.h"
 #include "server/core/limits.h"
+#include "server/core/outcome_counts.h"
 #include "server/core/transitions.h"
 
 namespace idempotency {
@@ -101,9 +102,11 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
 // One batch of claims on its way through the rounds.
 class ClaimRun {
  public:
-  ClaimRun(RecordTable& table, const Clock& clock, Batch<ClaimCommand> claims)
+  ClaimRun(RecordTable& table, const Clock& clock, Metrics& metrics,
+           Batch<ClaimCommand> claims)
       : table_(table),
         clock_(clock),
+        metrics_(metrics),
         claims_(claims),
         answers_(claims.size()),
         to_be_renewed_(claims.size()) {
@@ -146,9 +149,11 @@ class ClaimRun {
 
   // Answers with the lease that is left after the time the statement took.
   // Returns false when the claim is to stay open.
-  bool SettleGrant(std::size_t item, Claimed claimed, Record record,
-                   absl::Time granted_at, SteadyTime asked_at) {
+  bool SettleGrant(std::size_t item, Grant grant, Claimed claimed,
+                   Record record, absl::Time granted_at, SteadyTime asked_at) {
     claimed.lease -= absl::FromChrono(clock_.Now() - asked_at);
+    // Renewed only because it was granted a round ago: still a new grant.
+    if (to_be_renewed_[item]) grant = Grant::kNew;
     to_be_renewed_[item] = TooLittleIsLeft(record, claimed);
     if (to_be_renewed_[item]) return false;
     if (claimed.lease <= absl::ZeroDuration()) {
@@ -156,6 +161,7 @@ class ClaimRun {
           absl::UnknownError("the lease was over before it could be told");
       return true;
     }
+    CountGrant(grant, record, metrics_);
     answers_[item].outcome = std::move(claimed);
     if (claims_[item]->wants_record) {
       answers_[item].observed =
@@ -185,7 +191,8 @@ class ClaimRun {
       if (at.has_value()) {
         Record record = NewRecord(*claims_[i], *at);
         const Claimed claimed = GrantOf(record, *at);
-        if (SettleGrant(i, claimed, std::move(record), *at, asked_at)) {
+        if (SettleGrant(i, Grant::kNew, claimed, std::move(record), *at,
+                        asked_at)) {
           continue;
         }
       }
@@ -238,6 +245,9 @@ class ClaimRun {
     const Record* record = row.record.has_value() ? &*row.record : nullptr;
     Decision<ClaimOutcome> decision = DecideClaim(record, *claims_[item], now);
     if (!decision.write.has_value()) {
+      if (decision.answer.ok()) {
+        CountUnwritten(*decision.answer, *record, metrics_);
+      }
       answers_[item].outcome = std::move(decision.answer);
       if (claims_[item]->wants_record) {
         answers_[item].observed =
@@ -255,14 +265,19 @@ class ClaimRun {
 
   bool SettleWritten(Pending<ClaimOutcome>& written, absl::Time now,
                      SteadyTime asked_at) {
-    // Every claim that writes is a grant.
+    // Every claim that writes is a grant; each new one has its own number.
     Claimed claimed = std::get<Claimed>(*std::move(written.decision.answer));
-    return SettleGrant(written.item, std::move(claimed),
-                       *std::move(written.decision.write), now, asked_at);
+    Record& record = *written.decision.write;
+    const Grant grant = record.fencing_token == written.before.fencing_token
+                            ? Grant::kAgain
+                            : Grant::kNew;
+    return SettleGrant(written.item, grant, std::move(claimed),
+                       std::move(record), now, asked_at);
   }
 
   RecordTable& table_;
   const Clock& clock_;
+  Metrics& metrics_;
   const Batch<ClaimCommand> claims_;
   std::vector<ClaimAnswer> answers_;
   // By item: granted, with too little left of the lease to answer.
@@ -378,7 +393,7 @@ OptimisticStore::OptimisticStore(std::unique_ptr<RecordTable> table,
 
 std::vector<ClaimAnswer> OptimisticStore::ClaimBatch(
     Batch<ClaimCommand> claims) {
-  return ClaimRun(*table_, clock_, claims).Run();
+  return ClaimRun(*table_, clock_, metrics_, claims).Run();
 }
 
 std::vector<absl::StatusOr<FinalizeOutcome>> OptimisticStore::FinalizeBatch(
@@ -405,6 +420,7 @@ std::vector<absl::StatusOr<FinalizeOutcome>> OptimisticStore::FinalizeBatch(
   DecideRounds(*table_, finalizes, std::move(open), DecideFinalize, answers,
                &refused);
   KeepEvidence(*table_, finalizes, refused, metrics_, answers);
+  for (const auto& answer : answers) CountFinalize(answer, metrics_);
   return answers;
 }
 
@@ -448,6 +464,7 @@ std::vector<absl::StatusOr<ReleaseOutcome>> OptimisticStore::ReleaseBatch(
   if (releases.empty()) return answers;
   DecideRounds(*table_, releases, All(releases.size()), DecideRelease, answers,
                nullptr);
+  for (const auto& answer : answers) CountRelease(answer, metrics_);
   return answers;
 }
 

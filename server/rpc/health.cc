@@ -81,6 +81,11 @@ Health::Health(std::set<std::string> services, std::size_t watchers_max)
 
 Health::~Health() = default;
 
+bool Health::serving() const {
+  MutexLock lock(mutex_);
+  return serving_ && !shut_down_;
+}
+
 void Health::SetServing(bool serving) {
   {
     MutexLock lock(mutex_);

@@ -31,6 +31,7 @@ class Health final : public grpc::health::v1::Health::CallbackService {
 
   // Without effect after Shutdown().
   void SetServing(bool serving);
+  bool serving() const;
   // Not serving, for good. Whoever watches is told and goes on watching.
   void Shutdown();
   // Ends every Watch, present and future, with UNAVAILABLE, so that none

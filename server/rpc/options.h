@@ -12,6 +12,7 @@
 #include "server/core/engine.h"
 #include "server/core/limits.h"
 #include "server/core/log.h"
+#include "server/core/metrics.h"
 #include "server/core/policies.h"
 #include "server/core/uuid.h"
 #include "server/rpc/certificate_files.h"
@@ -34,6 +35,7 @@ struct ServiceParts {
   const FleetRulesCache& rules;
   const Clock& clock;
   Log& log;  // is told of calls that failed because something is broken
+  Metrics& metrics;
   RandomSource random = SystemRandom;
 };
 

@@ -129,6 +129,8 @@ int RpcServer::port() const { return impl_->port; }
 
 void RpcServer::SetServing(bool serving) { impl_->health.SetServing(serving); }
 
+bool RpcServer::serving() const { return impl_->health.serving(); }
+
 void RpcServer::StopServing() { impl_->health.Shutdown(); }
 
 void RpcServer::LookAtCertificates(absl::Time now) {

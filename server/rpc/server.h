@@ -34,6 +34,7 @@ class RpcServer {
 
   // What health says, until StopServing().
   void SetServing(bool serving);
+  bool serving() const;
   // Health says "not serving" for good; calls are still taken.
   void StopServing();
 

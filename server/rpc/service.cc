@@ -17,96 +17,110 @@ namespace idempotency {
 
 Service::Service(const ServiceOptions& options, const ServiceParts& parts)
     : options_(options), parts_(parts) {
-  Install("Claim", &Service::Claim);
-  Install("Finalize", &Service::Finalize);
-  Install("Lookup", &Service::Lookup);
-  Install("Release", &Service::Release);
+  Install(CallKind::kClaim, &Service::Claim);
+  Install(CallKind::kFinalize, &Service::Finalize);
+  Install(CallKind::kLookup, &Service::Lookup);
+  Install(CallKind::kRelease, &Service::Release);
 }
 
 template <typename Request, typename Response>
 void Service::Install(
-    const char* name,
+    CallKind kind,
     grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*,
                                                  const Request*, Response*)) {
   const absl::Status unparsable = MakeError(
       Reason::kInternal, "the message can't be parsed; strings must be UTF-8");
   const google::protobuf::ServiceDescriptor* service =
       Request::descriptor()->file()->FindServiceByName("IdempotencyService");
-  const int index = service->FindMethodByName(name)->index();
+  const int index =
+      service->FindMethodByName(std::string(CallName(kind)))->index();
   MarkMethodCallback(
       index, new UnaryHandler<Request, Response>(
                  [this, method](grpc::CallbackServerContext* context,
                                 const Request* request, Response* response) {
                    return (this->*method)(context, request, response);
                  },
-                 ToErrorReply(unparsable, 0).status));
+                 [this, kind, unparsable](grpc::CallbackServerContext* context,
+                                          const Request*, Response*) {
+                   return Refuse(Start(kind, context), unparsable);
+                 }));
+}
+
+Service::Started Service::Start(CallKind kind,
+                                grpc::CallbackServerContext* context) const {
+  CallMetrics& counts = parts_.metrics.Of(kind);
+  Count(counts.started);
+  return {.context = context,
+          .reactor = context->DefaultReactor(),
+          .counts = &counts,
+          .at = parts_.clock.Now()};
 }
 
 grpc::ServerUnaryReactor* Service::Claim(grpc::CallbackServerContext* context,
                                          const v1::ClaimRequest* request,
                                          v1::ClaimResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Started call = Start(CallKind::kClaim, context);
   absl::StatusOr<ClaimCommand> command = ValidateClaim(*request);
-  if (!command.ok()) return Finish(context, reactor, command.status());
+  if (!command.ok()) return Finish(call, command.status());
   parts_.engine.Submit(
       *std::move(command),
-      ContextOf(context, absl::ToChronoNanoseconds(WaitOf(*request))),
+      ContextOf(call, absl::ToChronoNanoseconds(WaitOf(*request))),
       [=, this](absl::StatusOr<ClaimOutcome> outcome) {
-        Finish(context, reactor,
-               Write(std::move(outcome), *request, *response));
+        Finish(call, Write(std::move(outcome), *request, *response));
       });
-  return reactor;
+  return call.reactor;
 }
 
 grpc::ServerUnaryReactor* Service::Finalize(
     grpc::CallbackServerContext* context, const v1::FinalizeRequest* request,
     v1::FinalizeResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Started call = Start(CallKind::kFinalize, context);
   absl::StatusOr<FinalizeCommand> command =
       ValidateFinalize(*request, options_.body_bytes_max);
-  if (!command.ok()) return Finish(context, reactor, command.status());
-  parts_.engine.Submit(*std::move(command), ContextOf(context, {}),
+  if (!command.ok()) return Finish(call, command.status());
+  parts_.engine.Submit(*std::move(command), ContextOf(call, {}),
                        [=, this](absl::StatusOr<FinalizeOutcome> outcome) {
                          if (outcome.ok()) ToProto(*outcome, *response);
-                         Finish(context, reactor, outcome.status());
+                         Finish(call, outcome.status());
                        });
-  return reactor;
+  return call.reactor;
 }
 
 grpc::ServerUnaryReactor* Service::Lookup(grpc::CallbackServerContext* context,
                                           const v1::LookupRequest* request,
                                           v1::LookupResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Started call = Start(CallKind::kLookup, context);
   absl::StatusOr<LookupCommand> command = ValidateLookup(*request);
-  if (!command.ok()) return Finish(context, reactor, command.status());
-  parts_.engine.Submit(*std::move(command), ContextOf(context, {}),
+  if (!command.ok()) return Finish(call, command.status());
+  parts_.engine.Submit(*std::move(command), ContextOf(call, {}),
                        [=, this](absl::StatusOr<LookupOutcome> outcome) {
-                         Finish(context, reactor,
+                         Finish(call,
                                 Write(std::move(outcome), *request, *response));
                        });
-  return reactor;
+  return call.reactor;
 }
 
 grpc::ServerUnaryReactor* Service::Release(grpc::CallbackServerContext* context,
                                            const v1::ReleaseRequest* request,
                                            v1::ReleaseResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Started call = Start(CallKind::kRelease, context);
   absl::StatusOr<ReleaseCommand> command = ValidateRelease(*request);
-  if (!command.ok()) return Finish(context, reactor, command.status());
-  parts_.engine.Submit(*std::move(command), ContextOf(context, {}),
+  if (!command.ok()) return Finish(call, command.status());
+  parts_.engine.Submit(*std::move(command), ContextOf(call, {}),
                        [=, this](absl::StatusOr<ReleaseOutcome> outcome) {
                          if (outcome.ok()) ToProto(*outcome, *response);
-                         Finish(context, reactor, outcome.status());
+                         Finish(call, outcome.status());
                        });
-  return reactor;
+  return call.reactor;
 }
 
-CallContext Service::ContextOf(const grpc::CallbackServerContext* context,
+CallContext Service::ContextOf(const Started& call,
                                std::chrono::nanoseconds wait) const {
-  return {.deadline =
-              AnswerBy(context->deadline(), std::chrono::system_clock::now(),
-                       parts_.clock.Now(), options_.deadline_max + wait),
-          .cancelled = [context] { return context->IsCancelled(); }};
+  return {
+      .deadline =
+          AnswerBy(call.context->deadline(), std::chrono::system_clock::now(),
+                   call.at, options_.deadline_max + wait),
+      .cancelled = [context = call.context] { return context->IsCancelled(); }};
 }
 
 template <typename Outcome, typename Request, typename Response>
@@ -134,25 +148,37 @@ absl::StatusOr<Uuid> Service::DownstreamNamespace() const {
   return rules->downstream_namespace;
 }
 
-grpc::ServerUnaryReactor* Service::Finish(grpc::CallbackServerContext* context,
-                                          grpc::ServerUnaryReactor* reactor,
+grpc::ServerUnaryReactor* Service::Finish(const Started& call,
                                           const absl::Status& status) const {
-  if (status.ok()) {
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
+  if (status.ok()) return FinishCounted(call, grpc::Status::OK);
   if (IsFault(status)) {
     parts_.log.Write(Severity::kError,
                      "a call failed through no fault of its caller",
                      ErrorField(status));
   }
-  const ErrorReply reply = ToErrorReply(status, parts_.random());
+  return Refuse(call, status);
+}
+
+grpc::ServerUnaryReactor* Service::Refuse(const Started& call,
+                                          const absl::Status& error) const {
+  const ErrorReply reply = ToErrorReply(error, parts_.random());
   if (reply.pushback.has_value()) {
-    context->AddTrailingMetadata(kPushbackTrailer,
-                                 std::to_string(reply.pushback->count()));
+    call.context->AddTrailingMetadata(kPushbackTrailer,
+                                      std::to_string(reply.pushback->count()));
   }
-  reactor->Finish(reply.status);
-  return reactor;
+  // A caller that went away is given no reason.
+  if (reply.status.error_code() != grpc::StatusCode::CANCELLED) {
+    Count(call.counts->refused[ReasonOf(error)]);
+  }
+  return FinishCounted(call, reply.status);
+}
+
+grpc::ServerUnaryReactor* Service::FinishCounted(
+    const Started& call, const grpc::Status& status) const {
+  Count(call.counts->handled[static_cast<std::size_t>(status.error_code())]);
+  ObserveTime(call.counts->handling_time, parts_.clock.Now() - call.at);
+  call.reactor->Finish(status);
+  return call.reactor;
 }
 
 SteadyTime AnswerBy(std::chrono::system_clock::time_point deadline,

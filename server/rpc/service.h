@@ -7,12 +7,14 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <chrono>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "idempotency/v1/idempotency.grpc.pb.h"
 #include "server/core/call.h"
 #include "server/core/clock.h"
+#include "server/core/metrics.h"
 #include "server/core/uuid.h"
 #include "server/rpc/options.h"
 
@@ -37,12 +39,21 @@ class Service final : public v1::IdempotencyService::CallbackService {
                                     v1::ReleaseResponse* response) override;
 
  private:
+  // A call in hand, counted as started.
+  struct Started {
+    grpc::CallbackServerContext* context;
+    grpc::ServerUnaryReactor* reactor;
+    CallMetrics* counts;
+    SteadyTime at;
+  };
+
   // Puts a handler of the service's own in place of the generated one.
   template <typename Request, typename Response>
-  void Install(const char* name,
+  void Install(CallKind kind,
                grpc::ServerUnaryReactor* (Service::*method)(
                    grpc::CallbackServerContext*, const Request*, Response*));
-  CallContext ContextOf(const grpc::CallbackServerContext* context,
+  Started Start(CallKind kind, grpc::CallbackServerContext* context) const;
+  CallContext ContextOf(const Started& call,
                         std::chrono::nanoseconds wait) const;
   // The outcome of a call written for a record whose downstream key the answer
   // shows: Claim and Lookup.
@@ -51,9 +62,13 @@ class Service final : public v1::IdempotencyService::CallbackService {
                      Response& response) const;
   absl::StatusOr<Uuid> DownstreamNamespace() const;
   // Ends the call. Nothing of it may be touched afterwards.
-  grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
-                                   grpc::ServerUnaryReactor* reactor,
+  grpc::ServerUnaryReactor* Finish(const Started& call,
                                    const absl::Status& status) const;
+  // Likewise with OK, and with an error that is no news to operators.
+  grpc::ServerUnaryReactor* FinishCounted(const Started& call,
+                                          const grpc::Status& status) const;
+  grpc::ServerUnaryReactor* Refuse(const Started& call,
+                                   const absl::Status& error) const;
 
   const ServiceOptions options_;
   const ServiceParts parts_;

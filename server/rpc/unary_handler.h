@@ -4,7 +4,6 @@
 
 #include <grpcpp/impl/rpc_service_method.h>
 #include <grpcpp/support/server_callback.h>
-#include <grpcpp/support/status.h>
 
 #include <functional>
 #include <utility>
@@ -15,22 +14,16 @@ namespace idempotency {
 
 // The handler that gRPC's generated code installs answers a message that can't
 // be parsed with UNIMPLEMENTED, which clients take for a server without the
-// method. This one answers it with `unparsable` and is otherwise the same.
+// method. This one gives it to `refuse`, which is not to look at the message,
+// and is otherwise the same.
 template <typename Request, typename Response>
 class UnaryHandler final : public grpc::internal::MethodHandler {
  public:
   using Method = std::function<grpc::ServerUnaryReactor*(
       grpc::CallbackServerContext*, const Request*, Response*)>;
 
-  UnaryHandler(Method method, grpc::Status unparsable)
-      : carry_out_(std::move(method)),
-        refuse_([unparsable = std::move(unparsable)](
-                    grpc::CallbackServerContext* context, const Request*,
-                    Response*) {
-          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-          reactor->Finish(unparsable);
-          return reactor;
-        }) {}
+  UnaryHandler(Method carry_out, Method refuse)
+      : carry_out_(std::move(carry_out)), refuse_(std::move(refuse)) {}
 
   void RunHandler(const HandlerParameter& call) override {
     if (call.status.ok()) return carry_out_.RunHandler(call);

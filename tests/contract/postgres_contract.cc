@@ -51,7 +51,7 @@ class PostgresContractDatabase final : public ContractDatabase {
   }
 
   std::unique_ptr<Sweeper> MakeSweeper() override {
-    return MakePostgresSweeper(options_, clock_);
+    return MakePostgresSweeper(options_, clock_, metrics_);
   }
 
   void Age(const RecordId& id, absl::Duration by) override {

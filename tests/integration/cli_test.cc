@@ -81,6 +81,7 @@ std::map<std::string, FlagText> ReadManual(const std::string& manual) {
 TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
   const std::map<std::string, std::string> defaults = {
       {"listen", "127.0.0.1:50051"},
+      {"admin_listen", "empty"},
       {"database", "empty"},
       {"data_dir", "empty"},
       {"migrate", "false"},
@@ -242,6 +243,41 @@ TEST(ListenTest, APortInUseEndsTheSecondServer) {
               AllOf(HasSubstr("127.0.0.1:" + std::to_string(port)),
                     HasSubstr("in use"), HasSubstr("ERROR")));
   EXPECT_TRUE(first->running());
+}
+
+TEST(ListenTest, AnAdminPortInUseEndsTheSecondServer) {
+  const int port = FreePort();
+  const std::string address = "127.0.0.1:" + std::to_string(port);
+  const auto first = StartServer(
+      {kSomeDatabase, "--listen=127.0.0.1:0", "--admin_listen=" + address});
+  ASSERT_TRUE(first->WaitForPort(port, seconds(20)).ok());
+  const Ended second = RunToEnd(
+      {kSomeDatabase, "--listen=127.0.0.1:0", "--admin_listen=" + address});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.output, AllOf(HasSubstr("metrics on " + address),
+                                   HasSubstr("in use"), HasSubstr("ERROR")));
+  EXPECT_TRUE(first->running());
+}
+
+TEST(ListenTest, AnAdminAddressIsOneOfIpv4WithAPort) {
+  for (const std::string address :
+       {"9464", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536",
+        "127.0.0.1:80s", "127.0.0.1:9464,0.0.0.0:9465", "[::1]:9464",
+        "unix:/tmp/admin"}) {
+    const Ended ended = RunToEnd(
+        {kSomeDatabase, "--listen=127.0.0.1:0", "--admin_listen=" + address});
+    EXPECT_EQ(ended.code, 2) << address;
+    EXPECT_THAT(ended.output, HasSubstr("--admin_listen"));
+  }
+}
+
+// Counts and names of policies are no secrets.
+TEST(ListenTest, MetricsMayBeServedBeyondLoopback) {
+  const int port = FreePort();
+  const auto process =
+      StartServer({kSomeDatabase, "--listen=127.0.0.1:0",
+                   "--admin_listen=0.0.0.0:" + std::to_string(port)});
+  EXPECT_TRUE(process->WaitForPort(port, seconds(20)).ok());
 }
 
 TEST(SettingTest, AFlagGoesBeforeTheEnvironment) {

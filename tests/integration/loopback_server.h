@@ -60,7 +60,11 @@ class LoopbackServer {
   }
 
   ServiceParts parts() {
-    return {.engine = engine, .rules = rules, .clock = clock, .log = log};
+    return {.engine = engine,
+            .rules = rules,
+            .clock = clock,
+            .log = log,
+            .metrics = metrics};
   }
 
   std::string address() const {

@@ -7,7 +7,7 @@ IDEMPOTENCY_RUN_PACKAGES=(
   g++ cmake ninja-build ccache pkg-config
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
   libprotobuf-dev libabsl-dev libpqxx-dev libpq-dev libssl-dev
-  libspdlog-dev nlohmann-json3-dev libjemalloc-dev
+  libspdlog-dev nlohmann-json3-dev libjemalloc-dev prometheus-cpp-dev
   postgresql util-linux
 )
 
@@ -85,6 +85,23 @@ apt_get() {
     return 1
   fi
   rm -f "$log"
+}
+
+# ensure_promtool FOLDER unpacks Prometheus's promtool below FOLDER unless it is
+# there or installed. The package itself is not installed: it would run a
+# Prometheus on the developer's machine.
+ensure_promtool() {
+  local folder=$1
+  command -v promtool >/dev/null && return
+  [[ -x $folder/usr/bin/promtool ]] && return
+  mkdir -p "$folder"
+  if ! (cd "$folder" && apt_get download prometheus) 2>/dev/null; then
+    ((EUID != 0)) || apt_get update -qq
+    (cd "$folder" && apt_get download prometheus)
+  fi
+  dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb |
+    tar -x -C "$folder" ./usr/bin/promtool
+  rm -f "$folder"/prometheus_*.deb
 }
 
 # ensure_npm leaves an npm that is there alone, wherever it came from.

@@ -29,6 +29,7 @@ VENDORED = ("proto/google/", "proto/grpc/")
 GRPC = r"[<\"](grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h"
 PROTOBUF = r"google/protobuf|google/rpc/|\.pb\.h"
 POSTGRES = r"<pqxx|libpq|postgres_ext"
+PROMETHEUS = r"<prometheus/"
 
 # (folder or file prefix, what it must not include, why)
 ARROWS = [
@@ -63,6 +64,7 @@ USERS = [
      "only server/store/postgres uses libpqxx"),
     (GRPC, r"server/(rpc/|[^/]+$)",
      "only server/rpc, and app that builds the server, use gRPC"),
+    (PROMETHEUS, r"server/admin/", "only server/admin uses prometheus-cpp"),
 ]
 
 # Threads are made in app; a further file needs a reason here.

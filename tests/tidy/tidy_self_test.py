@@ -24,7 +24,8 @@ CLEAN = {
     "server/main.cc": '#include "server/app.h"\n',
     "server/core/CMakeLists.txt": "add_library(core engine.cc)\n",
     "server/admin/CMakeLists.txt": "add_library(admin metrics.cc)\n",
-    "server/admin/metrics.cc": '#include "server/core/engine.h"\n',
+    "server/admin/metrics.cc":
+        '#include <prometheus/registry.h>\n#include "server/core/engine.h"\n',
     "server/core/engine.cc":
         '#include "server/core/engine.h"\n'
         "// a std::thread in a comment\nstd::thread::id id;\n",
@@ -55,14 +56,15 @@ ARROWS = {
         "<google/protobuf/message.h>", '"google/rpc/status.pb.h"',
         '"idempotency/v1/idempotency.pb.h"', '"server/rpc/service.h"',
         '"server/store/postgres/store.h"', '"server/app.h"',
-        '"client/client.h"', '"tests/support/x.h"'],
+        '"client/client.h"', '"tests/support/x.h"', "<prometheus/registry.h>"],
     "server/rpc/service.cc": [
         "<pqxx/pqxx>", "<libpq-fe.h>", '"server/store/postgres/store.h"',
-        '"server/app.h"', '"client/client.h"'],
+        '"server/app.h"', '"client/client.h"', "<prometheus/registry.h>"],
     "server/store/postgres/store.cc": [
         "<grpcpp/grpcpp.h>", '"server/rpc/service.h"', '"server/app.h"',
         '"idempotency/v1/idempotency.pb.h"', '"client/client.h"'],
-    "server/app.cc": ["<pqxx/pqxx>", '"client/client.h"'],
+    "server/app.cc": [
+        "<pqxx/pqxx>", '"client/client.h"', "<prometheus/registry.h>"],
     "server/main.cc": ["<pqxx/pqxx>", "<libpq-fe.h>"],
     "server/admin/metrics.cc": [
         "<grpcpp/grpcpp.h>", "<pqxx/pqxx>", '"server/rpc/service.h"'],

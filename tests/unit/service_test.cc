@@ -79,6 +79,7 @@ class ServiceTest : public ::testing::Test {
                               .rules = rules_,
                               .clock = clock_,
                               .log = log_,
+                              .metrics = metrics_,
                               .random = [] { return 0.5; }});
   }
 

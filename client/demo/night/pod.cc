@@ -25,6 +25,14 @@ v1::Response ResponseOf(const PayRequest& request, const LedgerEntry& entry) {
   return response;
 }
 
+std::string HashOf(const PayRequest& request) {
+  return RequestHash(
+      {.method = "POST",
+       .target = "/payments",
+       .content_type = "",
+       .body = absl::StrCat(request.order(), " ", request.amount())});
+}
+
 PayResponse ToApp(const v1::Response& response) {
   PayResponse answer;
   answer.set_status_code(response.status_code());
@@ -93,8 +101,7 @@ PayResponse PodService::ChargeOnce(const PayRequest& request) {
   const RunResult result = once_->Run(
       {.scope = "payments",
        .key = request.idempotency_key(),
-       .request_hash = RequestHashOfParts(
-           {request.order(), absl::StrCat(request.amount())}),
+       .request_hash = HashOf(request),
        .policy = "payment",
        .owner = options_.name,
        .lease = kLease,

@@ -26,6 +26,24 @@ std::string AlterRole(const std::string& role, const SessionSetting& setting) {
          setting.value + "';";
 }
 
+// Observes how long it lived.
+class Stopwatch {
+ public:
+  // `counts` may be null: then nothing is observed.
+  Stopwatch(const Clock& clock, StatementMetrics* counts)
+      : clock_(clock), counts_(counts), started_(clock.Now()) {}
+  ~Stopwatch() {
+    if (counts_ != nullptr) ObserveTime(counts_->time, clock_.Now() - started_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  const Clock& clock_;
+  StatementMetrics* const counts_;
+  const SteadyTime started_;
+};
+
 }  // namespace
 
 bool ReplanSchedule::Due(SteadyTime now) {
@@ -173,15 +191,33 @@ absl::Status Connection::MakeReady(const Statement& statement, bool& stale) {
   }
 }
 
+StatementMetrics* Connection::CountsOf(const Statement& statement) const {
+  return options_.metrics == nullptr
+             ? nullptr
+             : &options_.metrics->statements.At(statement.name);
+}
+
 absl::StatusOr<pqxx::result> Connection::RunOnce(const Statement& statement,
                                                  const Parameters& parameters,
                                                  bool& stale) {
+  absl::StatusOr<pqxx::result> result = Send(statement, parameters, stale);
+  StatementMetrics* const counts = CountsOf(statement);
+  if (!result.ok() && counts != nullptr) {
+    Count(counts->errors[SetbackOf(result.status().code())]);
+  }
+  return result;
+}
+
+absl::StatusOr<pqxx::result> Connection::Send(const Statement& statement,
+                                              const Parameters& parameters,
+                                              bool& stale) {
   stale = false;
   if (absl::Status status = EnsureOpen(); !status.ok()) return status;
   const UnderWatch under_watch(*this, options_.statement_timeout);
   if (absl::Status status = MakeReady(statement, stale); !status.ok()) {
     return status;
   }
+  const Stopwatch stopwatch(clock_, CountsOf(statement));
   const bool writes = statement.effect == Effect::kWrite;
   session_->unconfirmed = false;
   try {

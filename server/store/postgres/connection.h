@@ -69,7 +69,8 @@ class Connection {
 
   const ConnectionOptions& options() const { return options_; }
 
-  // Runs one statement, which commits by itself.
+  // Runs one statement, which commits by itself. It is counted, if there are
+  // metrics to count it in, once for each time that it is sent.
   absl::StatusOr<pqxx::result> Run(const Statement& statement,
                                    const Parameters& parameters);
 
@@ -94,6 +95,10 @@ class Connection {
   absl::StatusOr<pqxx::result> RunOnce(const Statement& statement,
                                        const Parameters& parameters,
                                        bool& stale);
+  absl::StatusOr<pqxx::result> Send(const Statement& statement,
+                                    const Parameters& parameters, bool& stale);
+  // Null where nothing is counted.
+  StatementMetrics* CountsOf(const Statement& statement) const;
 
   const ConnectionOptions options_;
   const Clock& clock_;

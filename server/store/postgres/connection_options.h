@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/core/limits.h"
+#include "server/core/metrics.h"
 #include "server/store/postgres/statement_watch.h"
 
 namespace idempotency {
@@ -31,6 +32,8 @@ struct ConnectionOptions {
   std::chrono::milliseconds answer_margin{2000};
   // Must outlive every connection. Null: none.
   StatementWatch* watch = nullptr;
+  // Where statements are counted by name. Likewise.
+  Metrics* metrics = nullptr;
 };
 
 }  // namespace idempotency

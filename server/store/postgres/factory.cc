@@ -5,16 +5,26 @@
 #include "server/store/postgres/sweeper.h"
 
 namespace idempotency {
+namespace {
+
+ConnectionOptions Counted(ConnectionOptions options, Metrics& metrics) {
+  options.metrics = &metrics;
+  return options;
+}
+
+}  // namespace
 
 std::unique_ptr<Store> MakePostgresStore(const ConnectionOptions& options,
                                          const Clock& clock, Metrics& metrics) {
   return std::make_unique<OptimisticStore>(
-      std::make_unique<PgRecordTable>(options, clock), clock, metrics);
+      std::make_unique<PgRecordTable>(Counted(options, metrics), clock), clock,
+      metrics);
 }
 
 std::unique_ptr<Sweeper> MakePostgresSweeper(const ConnectionOptions& options,
-                                             const Clock& clock) {
-  return std::make_unique<PgSweeper>(options, clock);
+                                             const Clock& clock,
+                                             Metrics& metrics) {
+  return std::make_unique<PgSweeper>(Counted(options, metrics), clock);
 }
 
 }  // namespace idempotency

@@ -12,14 +12,16 @@
 
 namespace idempotency {
 
-// A store with a connection of its own, made when it is first needed. `clock`
-// and `metrics` must outlive it.
+// A store with a connection of its own, made when it is first needed.
+// `metrics` counts its statements and answers. `clock` and `metrics` must
+// outlive it.
 std::unique_ptr<Store> MakePostgresStore(const ConnectionOptions& options,
                                          const Clock& clock, Metrics& metrics);
 
-// Likewise for the reaper. `clock` must outlive it.
+// Likewise for the reaper.
 std::unique_ptr<Sweeper> MakePostgresSweeper(const ConnectionOptions& options,
-                                             const Clock& clock);
+                                             const Clock& clock,
+                                             Metrics& metrics);
 
 }  // namespace idempotency
 
