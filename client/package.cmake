@@ -57,7 +57,7 @@ foreach(archive idempotency_client idempotency_proto)
     elseif(library STREQUAL "OpenSSL::Crypto")
       list(APPEND pc_requires libcrypto)
     elseif(library STREQUAL "OpenSSL::SSL")
-      list(APPEND pc_requires libssl)
+      list(APPEND pc_requires libssl libcrypto)
     elseif(NOT library MATCHES "^\\$<BUILD_INTERFACE:"
            AND NOT library MATCHES "^(idempotency_proto|Threads::Threads)$")
       message(FATAL_ERROR "${archive} links ${library}: name its package in "

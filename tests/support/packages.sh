@@ -95,13 +95,21 @@ ensure_promtool() {
   command -v promtool >/dev/null && return
   [[ -x $folder/usr/bin/promtool ]] && return
   mkdir -p "$folder"
-  if ! (cd "$folder" && apt_get download prometheus) 2>/dev/null; then
+  if ! download_promtool "$folder" 2>/dev/null; then
     ((EUID != 0)) || apt_get update -qq
-    (cd "$folder" && apt_get download prometheus)
+    download_promtool "$folder"
   fi
-  dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb |
+  dpkg-deb --fsys-tarfile "$folder"/*.deb |
     tar -x -C "$folder" ./usr/bin/promtool
-  rm -f "$folder"/prometheus_*.deb
+  rm -f "$folder"/*.deb
+}
+
+# It has been a package of its own since Debian 13.
+download_promtool() {
+  local package=prometheus
+  ! apt-cache show promtool >/dev/null 2>&1 || package=promtool
+  rm -f "$1"/*.deb
+  (cd "$1" && apt_get download "$package")
 }
 
 # ensure_npm leaves an npm that is there alone, wherever it came from.
