@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/mutex.h"
+#include "client/operation.h"
 #include "client/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
@@ -65,12 +66,24 @@ nanoseconds WaitOf(const v1::ClaimRequest& request) {
       std::chrono::seconds(seconds) + nanoseconds(nanos), kWaitMax);
 }
 
-// What the server would refuse as too long is left out here, so that the
-// record becomes final all the same.
-void LeaveOutWhatIsTooLong(std::size_t body_bytes_max,
+bool HeaderNamesAreText(const v1::Response& response) {
+  return std::all_of(
+      response.headers().begin(), response.headers().end(),
+      [](const v1::Header& header) { return IsUtf8(header.name()); });
+}
+
+// What the server would refuse is left out here, so that the record becomes
+// final all the same.
+void LeaveOutWhatIsRefused(std::size_t body_bytes_max,
                            v1::FinalizeRequest* request) {
   if (!request->has_response()) return;
   v1::Response* const response = request->mutable_response();
+  // Work that was done is recorded, whatever its response looks like.
+  if (response->body_omitted()) response->clear_body();
+  if (response->headers_omitted() || !HeaderNamesAreText(*response)) {
+    response->clear_headers();
+    response->set_headers_omitted(true);
+  }
   if (response->body().size() > body_bytes_max ||
       (!response->body().empty() &&
        request->ByteSizeLong() > kMessageBytesMax)) {
@@ -147,11 +160,6 @@ absl::Status FinalStatus(const absl::Status& last, const RetryState& retry,
     result.SetPayload(url, payload);
   });
   return result;
-}
-
-// Even over [0, 1): a double holds 53 bits.
-double Fraction(std::uint64_t random) {
-  return static_cast<double>(random >> 11) * 0x1.0p-53;
 }
 
 // A call that is under way.
@@ -300,7 +308,7 @@ class AsyncClient::Call final
     const AttemptFailure failure = FailureOf(status, writes_, *context_);
     RetryDecision decision =
         retry_.AfterFailure(failure, shared_.environment->Now(),
-                            Fraction(shared_.environment->Random()));
+                            RandomFraction(*shared_.environment));
     // It waited for a connection in vain; the attempt before says more.
     if (status.code() == absl::StatusCode::kDeadlineExceeded &&
         ErrorReasonOf(status).empty() && last_failure_.has_value()) {
@@ -432,7 +440,7 @@ void AsyncClient::Finalize(const v1::FinalizeRequest& request,
                            const CallOptions& options,
                            Answered<v1::FinalizeResponse> answered) {
   v1::FinalizeRequest fitting = request;
-  LeaveOutWhatIsTooLong(shared_->options.body_bytes_max, &fitting);
+  LeaveOutWhatIsRefused(shared_->options.body_bytes_max, &fitting);
   Call<v1::FinalizeRequest, v1::FinalizeResponse>::Start(
       *shared_, &Async::Finalize, true, std::move(fitting),
       Bounded(options.timeout.value_or(shared_->options.timeout)),

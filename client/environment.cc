@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <utility>
 
 #include "grpcpp/alarm.h"
@@ -32,7 +33,12 @@ class AlarmTimer final : public Timer {
 
 class System final : public ClientEnvironment {
  public:
-  TimePoint Now() override { return std::chrono::steady_clock::now(); }
+  TimePoint Now() override {
+    std::timespec now{};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return TimePoint(std::chrono::seconds(now.tv_sec) +
+                     std::chrono::nanoseconds(now.tv_nsec));
+  }
 
   std::unique_ptr<Timer> RunAfter(std::chrono::nanoseconds duration,
                                   std::function<void()> callback) override {
@@ -59,6 +65,11 @@ std::shared_ptr<ClientEnvironment> SystemEnvironment() {
   static const auto* const instance =
       new std::shared_ptr<ClientEnvironment>(std::make_shared<System>());
   return *instance;
+}
+
+// A double holds 53 bits.
+double RandomFraction(ClientEnvironment& environment) {
+  return static_cast<double>(environment.Random() >> 11) * 0x1.0p-53;
 }
 
 std::string NewClaimToken() { return NewClaimToken(*SystemEnvironment()); }

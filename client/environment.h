@@ -35,10 +35,14 @@ class ClientEnvironment {
   virtual std::uint64_t Random() = 0;
 };
 
-// The steady clock, the timers of gRPC and the kernel's random source. It ends
+// A steady clock that goes on while the machine is suspended, as leases do; the
+// timers of gRPC; the kernel's random source. It ends
 // the process where the kernel gives no randomness: a claim token that can be
 // guessed, or drawn twice, would let two callers execute.
 std::shared_ptr<ClientEnvironment> SystemEnvironment();
+
+// Even over [0, 1).
+double RandomFraction(ClientEnvironment& environment);
 
 // A new claim token: a random UUID (version 4) in lower-case hexadecimal
 // digits. One execution attempt has one token, and repeats it in every call it

@@ -13,8 +13,9 @@
 
 namespace idempotency {
 
-// One attempt that was granted. Thread-safe. It may be kept after the attempt
-// has ended: then nothing is permitted any more.
+// One attempt that was granted. Thread-safe. A function of Start(), which has
+// it as a shared_ptr, may keep it after the attempt has ended: then nothing is
+// permitted any more.
 class Execution {
  public:
   virtual ~Execution() = default;
@@ -39,14 +40,17 @@ class Execution {
   virtual bool permitted() const = 0;
   // Calls `withdrawn` once, in the executor, when the permission goes while the
   // attempt runs; at once if it has gone. One callback an attempt: a later one
-  // takes the earlier one's place.
+  // takes the earlier one's place; null takes it back. A function that returns
+  // first may not see it called; and it may still run after the function has
+  // returned, so let it hold what it uses by value, not by reference.
   virtual void OnWithdrawn(std::function<void()> withdrawn) = 0;
 
   // Stores progress, at most 4 KiB, for whoever takes over, with a renewal of
   // the lease. Of two that wait for their turn only the later one is stored,
   // which answers both. `stored` is called once, in the executor, by the end of
   // the lease or of the attempt: after an error it is not to be relied on, and
-  // permitted() tells whether the claim is lost.
+  // permitted() tells whether the claim is lost. It too may run after the
+  // function has returned. Null: nobody wants to know.
   virtual void SaveCheckpoint(std::string checkpoint,
                               std::function<void(absl::Status)> stored) = 0;
   // The same, and waits for it.

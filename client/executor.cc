@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,16 +44,16 @@ class ThreadPool final : public Executor {
 
  private:
   void Work() {
-    while (const auto task = Next()) task();
+    while (const auto task = Next()) (*task)();
   }
 
   // Empty: there is none and there will be none.
-  std::function<void()> Next() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::optional<std::function<void()>> Next() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<Mutex> lock(mutex_);
     changed_.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return ending_ || !tasks_.empty();
     });
-    if (tasks_.empty()) return nullptr;
+    if (tasks_.empty()) return std::nullopt;
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     return task;

@@ -11,8 +11,8 @@ namespace idempotency {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Runs `task` later, not within this call, and every task once. Tasks may
-  // run beside each other.
+  // Runs `task`, which is not empty, later, not within this call, and every
+  // task once. Tasks may run beside each other.
   virtual void Run(std::function<void()> task) = 0;
 };
 

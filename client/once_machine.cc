@@ -12,7 +12,10 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr nanoseconds kWaitMax = std::chrono::seconds(60);
+// A wait is asked for in portions, so that a coordinator that is away is
+// noticed long before a long wait is over.
+constexpr nanoseconds kWaitPortion = std::chrono::seconds(5);
+constexpr int kLateGrantsMax = 2;
 // The shortest lease that the service grants.
 constexpr milliseconds kLeaseMin{100};
 constexpr int kLeasesOfARun = 10;
@@ -64,8 +67,9 @@ absl::Status UnknownOutcome() {
 
 // The service's last word on a grant.
 bool TellsThatTheClaimIsLost(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kFailedPrecondition ||
-         status.code() == absl::StatusCode::kNotFound;
+  return IsServiceError(status) &&
+         (status.code() == absl::StatusCode::kFailedPrecondition ||
+          status.code() == absl::StatusCode::kNotFound);
 }
 
 }  // namespace
@@ -80,6 +84,10 @@ OnceMachine::OnceMachine(Operation operation, std::string claim_token,
 
 void OnceMachine::Start(Moment at, Actions& actions) {
   if (delivered_) return FinishWith({}, actions);
+  if (const absl::Status valid = CheckText(operation_); !valid.ok()) {
+    return FinishWith({.outcome = RunOutcome::kInvalid, .status = valid},
+                      actions);
+  }
   wait_ends_ = at.now + operation_.wait;
   claim_ends_ = wait_ends_ + operation_.claim_timeout;
   Claim(at, actions);
@@ -104,8 +112,8 @@ void OnceMachine::Claim(Moment at, Actions& actions) {
   if (operation_.lease.has_value()) {
     SetDuration(*operation_.lease, request.mutable_lease());
   }
-  const nanoseconds wait =
-      std::clamp<nanoseconds>(wait_ends_ - at.now, nanoseconds(0), kWaitMax);
+  const nanoseconds wait = std::clamp<nanoseconds>(
+      wait_ends_ - at.now, nanoseconds(0), kWaitPortion);
   if (wait > nanoseconds(0)) SetDuration(wait, request.mutable_wait());
   actions.push_back(
       SendClaim{std::move(request),
@@ -150,8 +158,11 @@ void OnceMachine::ClaimFailed(absl::Status status, Moment at,
                               Actions& actions) {
   // An earlier answer may have granted it, too late to be used.
   const bool may_be_granted = claimed_.attempt() > 0 || MayHaveActed(status);
-  RunResult result = {.outcome = RunOutcome::kUnavailable,
-                      .status = std::move(status)};
+  const bool invalid = status.code() == absl::StatusCode::kInvalidArgument &&
+                       IsServiceError(status);
+  RunResult result = {
+      .outcome = invalid ? RunOutcome::kInvalid : RunOutcome::kUnavailable,
+      .status = std::move(status)};
   if (!may_be_granted) return FinishWith(std::move(result), actions);
   DeliverOnce(std::move(result), actions);
   Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED, {}, at, actions);
@@ -190,7 +201,9 @@ void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
   // of a longer one, and not for ever.
   const bool over = at.now >= lease_ends_;
   const bool soon_over = at.now - sent_at_ > lease_ / 2;
-  if ((over || (soon_over && first)) && at.now < claim_ends_) {
+  if (over) ++late_grants_;
+  if ((over || (soon_over && first)) && late_grants_ <= kLateGrantsMax &&
+      at.now < claim_ends_) {
     return Claim(at, actions);
   }
   if (over) {
@@ -214,11 +227,15 @@ void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
 
 void OnceMachine::HangUp(Moment, Actions& actions) {
   if (state_ != State::kClaiming && state_ != State::kWaiting) return;
-  RunResult result = {.outcome = RunOutcome::kHungUp,
-                      .status = absl::CancelledError("the caller hung up")};
+  RunResult result = HungUp();
   // A claim under way may still be granted; its answer is waited for.
   if (state_ == State::kClaiming) return DeliverOnce(result, actions);
   FinishWith(std::move(result), actions);
+}
+
+RunResult OnceMachine::HungUp() {
+  return {.outcome = RunOutcome::kHungUp,
+          .status = absl::CancelledError("the caller hung up")};
 }
 
 // ------------------------------------------------------------------ the lease
@@ -354,6 +371,7 @@ std::optional<OnceMachine::TimePoint> OnceMachine::wake_at() const {
     next = next.has_value() ? std::min(*next, time) : time;
   };
   if (runs() && permitted_) no_later_than(lease_ends_);
+  if (Settles()) no_later_than(deliver_at_);
   if (const auto renewal = NextRenewal()) no_later_than(*renewal);
   return next;
 }
@@ -364,6 +382,7 @@ void OnceMachine::TimePassed(Moment at, Actions& actions) {
       renewal.has_value() && at.now >= *renewal) {
     Renew(at, actions);
   }
+  if (Settles() && at.now >= deliver_at_) DeliverOnce(result_, actions);
   if (!resend_at_.has_value() || at.now < *resend_at_) return;
   resend_at_.reset();
   switch (state_) {

@@ -137,6 +137,11 @@ class OnceMachine {
   };
   using Nanoseconds = std::chrono::nanoseconds;
 
+  // A result is held back until what it says is settled.
+  bool Settles() const {
+    return !delivered_ &&
+           (state_ == State::kFinalizing || state_ == State::kReleasing);
+  }
   bool runs() const {
     return state_ == State::kResolving || state_ == State::kExecuting;
   }
@@ -167,6 +172,8 @@ class OnceMachine {
   void SendFinalizeNow(Actions& actions);
   void SendReleaseNow(Actions& actions);
   void SendAgainLater(Moment at);
+  std::chrono::milliseconds SendTimeout() const;
+  static RunResult HungUp();
   void FinishWith(RunResult result, Actions& actions);
   void DeliverOnce(RunResult result, Actions& actions);
 
@@ -187,6 +194,7 @@ class OnceMachine {
   // As far as this process knows, counted from before the claim was sent.
   TimePoint lease_ends_{};
   Nanoseconds lease_{0};
+  int late_grants_ = 0;
   TimePoint run_ends_{};  // no renewal holds the claim beyond it
   bool permitted_ = false;
   bool lost_ = false;
@@ -204,6 +212,7 @@ class OnceMachine {
   RunResult result_;
   v1::ReleaseRequest::Disposition disposition_{};
   TimePoint settle_ends_{};
+  TimePoint deliver_at_{};  // also without an answer
 };
 
 }  // namespace idempotency

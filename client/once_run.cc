@@ -17,11 +17,6 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kCheckpointBytesMax = 4096;
 
-// Even over [0, 1): a double holds 53 bits.
-double Fraction(std::uint64_t random) {
-  return static_cast<double>(random >> 11) * 0x1.0p-53;
-}
-
 // A function that throws has not said what it did.
 template <typename Unknown, typename Function, typename Answer>
 void CallGuarded(const Function& function, std::shared_ptr<Execution> execution,
@@ -50,16 +45,31 @@ OnceRuns::OnceRuns(Coordinator& coordinator, Executor& executor,
 
 std::shared_ptr<OnceRun> OnceRuns::Start(const Operation& operation,
                                          OnceCallbacks callbacks) {
+  const bool has_function = callbacks.function != nullptr;
   const auto run = std::make_shared<OnceRun>(shared_from_this(), operation,
                                              std::move(callbacks));
-  bool refused;
+  bool finishing;
+  bool too_many = false;
   {
     MutexLock lock(mutex_);
-    refused = finishing_ || runs_.size() >= operations_max_;
-    if (!refused) runs_.insert(run);
+    finishing = finishing_;
+    too_many = runs_.size() >= operations_max_;
+    if (has_function && !finishing && !too_many) runs_.insert(run);
   }
-  if (refused) {
-    run->Refuse();
+  if (!has_function) {
+    run->Refuse(RunOutcome::kInvalid,
+                absl::InvalidArgumentError("there is no function to run"));
+    return nullptr;
+  }
+  // Nobody is told to try again in here.
+  if (finishing) {
+    run->Refuse(RunOutcome::kHungUp, absl::CancelledError("it ends"));
+    return nullptr;
+  }
+  if (too_many) {
+    run->Refuse(RunOutcome::kUnavailable,
+                absl::ResourceExhaustedError(
+                    "too many operations are under way in this process"));
     return nullptr;
   }
   run->Start();
@@ -134,7 +144,7 @@ void OnceRun::Feed(const Event& event) {
     ++performing_;
     event(machine_,
           OnceMachine::Moment{runs_->environment().Now(),
-                              Fraction(runs_->environment().Random())},
+                              RandomFraction(runs_->environment())},
           actions);
     SetTimer();
   }
@@ -178,11 +188,8 @@ void OnceRun::Start() {
   });
 }
 
-void OnceRun::Refuse() {
-  OnceMachine::Deliver refusal{
-      {.outcome = RunOutcome::kUnavailable,
-       .status = absl::ResourceExhaustedError(
-           "too many operations are under way in this process, or it ends")}};
+void OnceRun::Refuse(RunOutcome outcome, absl::Status why) {
+  OnceMachine::Deliver refusal{{.outcome = outcome, .status = std::move(why)}};
   Perform(refusal);
 }
 
@@ -209,18 +216,20 @@ void OnceRun::OnWithdrawn(std::function<void()> withdrawn) {
   {
     MutexLock lock(mutex_);
     if (machine_.permitted(runs_->environment().Now())) {
-      withdrawn_ = std::move(withdrawn);
+      // The one it replaces ends with this function, without the lock: it may
+      // hold what calls this object when it ends.
+      withdrawn_.swap(withdrawn);
       return;
     }
   }
-  runs_->Run(std::move(withdrawn));
+  if (withdrawn) runs_->Run(std::move(withdrawn));
 }
 
 void OnceRun::SaveCheckpoint(std::string checkpoint,
                              std::function<void(absl::Status)> stored) {
   SaveAnd(std::move(checkpoint),
           [runs = runs_, stored = std::move(stored)](absl::Status status) {
-            runs->Run([stored, status] { stored(status); });
+            if (stored) runs->Run([stored, status] { stored(status); });
           });
 }
 
@@ -372,6 +381,7 @@ void OnceRun::Perform(OnceMachine::CheckpointStored& action) {
 }
 
 void OnceRun::Perform(OnceMachine::Deliver& action) {
+  if (!callbacks_.done) return;
   RunThere([done = std::move(callbacks_.done),
             result = std::move(action.result)] { done(result); });
 }

@@ -40,7 +40,7 @@ class OnceRuns : public std::enable_shared_from_this<OnceRuns> {
            std::shared_ptr<ClientEnvironment> environment,
            std::size_t operations_max);
 
-  // Null when there are too many; `done` is called then too.
+  // Null when it was refused; `done` is called then too.
   std::shared_ptr<OnceRun> Start(const Operation& operation,
                                  OnceCallbacks callbacks);
   void Ended(const std::shared_ptr<OnceRun>& run);
@@ -83,8 +83,8 @@ class OnceRun final : public Execution,
           OnceCallbacks callbacks);
 
   void Start();
-  // Instead of Start(): too many are under way.
-  void Refuse();
+  // Instead of Start().
+  void Refuse(RunOutcome outcome, absl::Status why);
   void HangUp();
   void Finish();
 

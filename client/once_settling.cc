@@ -17,6 +17,8 @@ constexpr milliseconds kSettleDefault = std::chrono::seconds(30);
 constexpr milliseconds kResendMin{50};
 constexpr milliseconds kResendMax{2000};
 constexpr int kResendsPerLease = 20;
+// For the answer to one sending, however soon the caller wants its result.
+constexpr milliseconds kSendTimeoutMin{1000};
 
 enum class Answer {
   kDone,
@@ -26,21 +28,21 @@ enum class Answer {
 };
 
 Answer AnswerOf(const absl::Status& status) {
+  if (status.ok()) return Answer::kDone;
+  if (!IsServiceError(status)) return Answer::kNone;
   switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return Answer::kDone;
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kNotFound:
       return Answer::kRefused;
     case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
       return Answer::kImpossible;
     default:
       return Answer::kNone;
   }
+}
+
+absl::Status OrElse(absl::Status why, const absl::Status& otherwise) {
+  return why.ok() ? otherwise : std::move(why);
 }
 
 bool Recorded(v1::FinalizeResponse::Result result) {
@@ -52,6 +54,11 @@ bool Recorded(v1::FinalizeResponse::Result result) {
 
 bool OnceMachine::FunctionMayStart(Moment at, Actions& actions) {
   ExpireLease(at, actions);
+  if (finishing_) {
+    Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED, HungUp(), at,
+            actions);
+    return false;
+  }
   if (permitted_) return true;
   Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED,
           {.outcome = RunOutcome::kUnavailable,
@@ -71,12 +78,14 @@ void OnceMachine::FunctionEnded(FunctionResult result, Moment at,
   if (auto* const nothing = std::get_if<NothingHappened>(&result)) {
     return Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED,
                    {.outcome = RunOutcome::kNothingHappened,
-                    .status = std::move(nothing->why)},
+                    .status = OrElse(std::move(nothing->why),
+                                     absl::AbortedError("nothing happened"))},
                    at, actions);
   }
   Release(v1::ReleaseRequest::DISPOSITION_OUTCOME_UNKNOWN,
           {.outcome = RunOutcome::kUnknown,
-           .status = std::move(std::get<OutcomeUnknown>(result).why)},
+           .status = OrElse(std::move(std::get<OutcomeUnknown>(result).why),
+                            absl::UnknownError("the outcome is unknown"))},
           at, actions);
 }
 
@@ -96,7 +105,8 @@ void OnceMachine::ResolverEnded(Resolution resolution, Moment at,
   // one that is known.
   Release(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED,
           {.outcome = RunOutcome::kInDoubt,
-           .status = std::move(std::get<StillUnknown>(resolution).why)},
+           .status = OrElse(std::move(std::get<StillUnknown>(resolution).why),
+                            absl::UnknownError("the channel cannot tell"))},
           at, actions);
 }
 
@@ -105,6 +115,11 @@ void OnceMachine::StopRunning(Moment at, Actions& actions) {
   const nanoseconds lease = operation_.lease.value_or(kSettleDefault);
   settle_ends_ = at.now + (lease_ > nanoseconds(0) ? lease_ : lease);
   if (finishing_) settle_ends_ = at.now;
+  deliver_at_ = at.now + operation_.finalize_timeout;
+}
+
+milliseconds OnceMachine::SendTimeout() const {
+  return std::max(operation_.finalize_timeout, kSendTimeoutMin);
 }
 
 void OnceMachine::Finish(Moment at, Actions& actions) {
@@ -131,8 +146,7 @@ void OnceMachine::SendFinalizeNow(Actions& actions) {
   request.set_key(operation_.key);
   request.set_claim_token(claim_token_);
   *request.mutable_response() = result_.response;
-  actions.push_back(
-      SendFinalize{std::move(request), operation_.finalize_timeout});
+  actions.push_back(SendFinalize{std::move(request), SendTimeout()});
 }
 
 void OnceMachine::FinalizeAnswered(absl::StatusOr<v1::FinalizeResponse> answer,
@@ -203,8 +217,7 @@ void OnceMachine::SendReleaseNow(Actions& actions) {
   request.set_key(operation_.key);
   request.set_claim_token(claim_token_);
   request.set_disposition(disposition_);
-  actions.push_back(
-      SendRelease{std::move(request), operation_.finalize_timeout});
+  actions.push_back(SendRelease{std::move(request), SendTimeout()});
 }
 
 void OnceMachine::ReleaseAnswered(absl::StatusOr<v1::ReleaseResponse> answer,

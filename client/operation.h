@@ -29,10 +29,11 @@ struct Operation {
   std::optional<std::chrono::milliseconds> max_run_time = std::nullopt;
   // How long to wait for another owner's end; zero: not at all.
   std::chrono::milliseconds wait{30'000};
-  // How long the coordinator may take to answer a claim or a lookup.
+  // How long the coordinator may take to answer a claim, beside what it waits
+  // (at most 5 s a claim), or a lookup.
   std::chrono::milliseconds claim_timeout{5'000};
   // How long the result is held back for the answer to Finalize or Release.
-  // They are sent on for one lease more if need be.
+  // They are sent on for one lease if need be.
   std::chrono::milliseconds finalize_timeout{5'000};
 };
 
@@ -43,8 +44,9 @@ struct Operation {
 struct Executed {
   v1::Response response;
 };
-// This attempt did nothing: the claim is given back, the next one starts
-// afresh.
+// This attempt did nothing: the claim is given back, and the next one starts
+// afresh. (One that had taken over speaks for itself only: what it was told of
+// the earlier attempt stays.)
 struct NothingHappened {
   absl::Status why;
 };
@@ -87,18 +89,24 @@ enum class RunOutcome {
   kWinner,    // the function ran, but another attempt's response counts
 
   // Without, and the function did not run:
+  kInvalid,      // the coordinator does not take such a request, or no function
   kInProgress,   // another owner still runs; ABORTED, with RetryInfo
   kMismatch,     // the key belongs to a different request
   kInDoubt,      // an abandoned attempt has to be resolved first
-  kUnavailable,  // the coordinator could not be asked, or refused, or the
+  kUnavailable,  // the coordinator could not be asked, or it refused, or the
                  // claim was lost before the function could start
   kHungUp,       // the caller went away before the claim was granted
 
   // Without, and the function ran:
   kNothingHappened,  // it said so
   kUnknown,          // it said so, threw, or its response cannot be recorded
-  kConflict,         // its response was refused, and there is no other
+  kConflict,         // its response was refused, and no other was found
 };
+
+// Whether gRPC can send it as a string.
+bool IsUtf8(const std::string& text);
+// INVALID_ARGUMENT unless every text in it is UTF-8.
+absl::Status CheckText(const Operation& operation);
 
 // "Executed", "InProgress" and so on.
 std::string_view NameOf(RunOutcome outcome);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "client/mutex.h"
@@ -33,16 +34,16 @@ class CallingThread final : public Executor {
   }
 
   void RunUntilStopped() {
-    while (const auto task = Next()) task();
+    while (const auto task = Next()) (*task)();
   }
 
  private:
-  std::function<void()> Next() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::optional<std::function<void()>> Next() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<Mutex> lock(mutex_);
     changed_.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return stopped_ || !tasks_.empty();
     });
-    if (stopped_) return nullptr;
+    if (stopped_) return std::nullopt;
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     return task;
@@ -105,6 +106,9 @@ RunOnce::~RunOnce() {
   runs_->Finish();
   if (!runs_->AwaitEnd(finish_timeout_) && cancel_calls_) cancel_calls_();
   runs_->AwaitEnd();
+  // A task that is still in it may call this object.
+  coordinator_.reset();
+  executor_.reset();
 }
 
 RunResult RunOnce::Run(
@@ -116,10 +120,13 @@ RunResult RunOnce::Run(
   OnceCallbacks callbacks;
   callbacks.executor = here;
   // These are called before RunUntilStopped() returns or not at all.
-  callbacks.function = [&function](const std::shared_ptr<Execution>& execution,
-                                   const Completion<FunctionResult>& answer) {
-    answer(function(*execution));
-  };
+  if (function) {
+    callbacks.function = [&function](
+                             const std::shared_ptr<Execution>& execution,
+                             const Completion<FunctionResult>& answer) {
+      answer(function(*execution));
+    };
+  }
   if (resolve) {
     callbacks.resolver = [&resolve](const std::shared_ptr<Execution>& execution,
                                     const Completion<Resolution>& answer) {

@@ -45,14 +45,16 @@ struct RunOnceOptions {
   std::shared_ptr<Executor> executor = nullptr;
   int threads = 4;  // 1 to 256
   // Operations that may be under way at a time, those included that still
-  // settle after their result was delivered; more are refused.
+  // settle after their result was delivered; more are refused. Each may hold a
+  // response.
   std::size_t operations_max = 20'000;
   // How long ~RunOnce waits for what is under way before it cancels calls.
   std::chrono::milliseconds finish_timeout{10'000};
 };
 
-// Thread-safe. A function, a resolver and a result callback must not destroy
-// the object that runs them. Result and checkpoint callbacks must not throw.
+// Thread-safe. A function, a resolver and a callback must not destroy the
+// object that runs them; callbacks must not throw. A process that forks makes
+// its own in the child.
 class RunOnce {
  public:
   static std::unique_ptr<RunOnce> Connect(const std::string& target,
@@ -96,8 +98,8 @@ class RunOnce {
 
  private:
   // In the order of their use: what is below uses what is above.
-  const std::shared_ptr<Executor> executor_;
-  const std::shared_ptr<Coordinator> coordinator_;
+  std::shared_ptr<Executor> executor_;
+  std::shared_ptr<Coordinator> coordinator_;
   // Null: the calls are not only this object's.
   std::function<void()> cancel_calls_;
   const std::chrono::milliseconds finish_timeout_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -41,6 +42,7 @@ std::string WithViolations(const std::string& message,
       continue;
     }
     for (const auto& violation : bad_request.field_violations()) {
+      if (absl::StrContains(message, violation.description())) continue;
       absl::StrAppend(&text, "; ", violation.field(), ": ",
                       violation.description());
     }
@@ -78,6 +80,10 @@ std::optional<std::chrono::nanoseconds> RetryDelayOf(
   return std::chrono::seconds(
              std::min(info->retry_delay().seconds(), kRetryDelaySecondsMax)) +
          std::chrono::nanoseconds(info->retry_delay().nanos());
+}
+
+bool IsServiceError(const absl::Status& status) {
+  return !status.ok() && !ErrorReasonOf(status).empty();
 }
 
 absl::Status InProgressStatus(std::chrono::nanoseconds retry_after) {

@@ -31,6 +31,10 @@ absl::Status ToAbslStatus(const grpc::Status& status);
 std::optional<std::chrono::nanoseconds> RetryDelayOf(
     const absl::Status& status);
 
+// Whether the service itself said so: any other error may be a proxy's, and
+// says nothing about the record.
+bool IsServiceError(const absl::Status& status);
+
 // ABORTED, with that RetryInfo: another owner works on the operation.
 absl::Status InProgressStatus(std::chrono::nanoseconds retry_after);
 

@@ -119,10 +119,11 @@ class OnceKilledTest : public ::testing::Test {
     answer.steps = StepsIn(process.Output());
     std::istringstream words(*line);
     std::string word;
-    std::string hex;
-    words >> word >> answer.outcome >> word >> hex;
+    std::string bytes;
+    words >> word >> answer.outcome >> word >> bytes;
     answer.recorded = word == "recorded";
-    answer.response = hex == "-" ? "" : absl::HexStringToBytes(hex);
+    EXPECT_TRUE(bytes == "-" ||
+                absl::WebSafeBase64Unescape(bytes, &answer.response));
     return false;
   }
 

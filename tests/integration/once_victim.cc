@@ -183,7 +183,8 @@ int Run(const std::string& target, const std::string& key,
       "answer: %s %s %s %s\n", std::string(NameOf(result.outcome)).c_str(),
       result.recorded ? "recorded" : "unrecorded",
       result.has_response()
-          ? absl::BytesToHexString(result.response.SerializeAsString()).c_str()
+          ? absl::WebSafeBase64Escape(result.response.SerializeAsString())
+                .c_str()
           : "-",
       result.status.ToString().c_str());
   return 0;

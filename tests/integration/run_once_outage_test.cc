@@ -128,7 +128,7 @@ TEST_F(RunOnceOutageTest, ABadRequestIsRefusedBeforeTheFunctionRuns) {
 
   const RunResult result = Ask(operation);
 
-  EXPECT_EQ(result.outcome, RunOutcome::kUnavailable);
+  EXPECT_EQ(result.outcome, RunOutcome::kInvalid);
   EXPECT_EQ(result.status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ErrorReasonOf(result.status), "INVALID_FIELD");
 }

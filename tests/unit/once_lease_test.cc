@@ -250,7 +250,7 @@ TEST_F(OnceLeaseTest, ARenewalAnsweredAfterTheFunctionsEndChangesNothing) {
     } else {
       Renewed(ClaimedFor(kLease));
     }
-    EXPECT_TRUE(HasEnded()) << "only the answer to Finalize is waited for";
+    EXPECT_TRUE(NothingToDo()) << "only the answer to Finalize is waited for";
   }
 }
 
@@ -388,7 +388,7 @@ TEST_F(OnceLeaseTest, TheFunctionsEndAnswersEveryCheckpoint) {
   Save("2");
   EXPECT_EQ(Next<CheckpointStored>().status.code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(HasEnded());
+  EXPECT_TRUE(NothingToDo());
 }
 
 TEST_F(OnceLeaseTest, WithoutRenewingACheckpointExtendsNothing) {

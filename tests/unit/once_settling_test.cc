@@ -51,7 +51,7 @@ TEST_F(OnceSettlingTest, WhatWasExecutedIsRecordedAndDelivered) {
   EXPECT_EQ(finalize.request.response().status_code(), 201);
   EXPECT_EQ(finalize.request.response().body(), "own");
   EXPECT_EQ(finalize.timeout, operation.finalize_timeout);
-  EXPECT_TRUE(HasEnded()) << "the answer is waited for";
+  EXPECT_TRUE(NothingToDo()) << "the answer is waited for";
   Finalized(v1::FinalizeResponse::RESULT_RECORDED);
   const RunResult result = Next<Deliver>().result;
   EXPECT_EQ(result.outcome, RunOutcome::kExecuted);
@@ -192,8 +192,7 @@ TEST_F(OnceSettlingTest, ResendsAreSpreadOverHalfThePause) {
 
 TEST_F(OnceSettlingTest, AResponseThatCannotBeRecordedIsNotDelivered) {
   for (const absl::Status& refusal :
-       {ServiceError(absl::StatusCode::kInvalidArgument, "INVALID_FIELD"),
-        absl::PermissionDeniedError("no"), absl::UnimplementedError("no")}) {
+       {ServiceError(absl::StatusCode::kInvalidArgument, "INVALID_FIELD")}) {
     RunExecuted();
     Finalized(refusal);
     EXPECT_EQ(NextBesideCheckpoints<SendRelease>().request.disposition(),
@@ -207,6 +206,71 @@ TEST_F(OnceSettlingTest, AResponseThatCannotBeRecordedIsNotDelivered) {
     Next<End>();
     EXPECT_TRUE(HasEnded());
   }
+}
+
+// A proxy's 401, 403 and 404, which say nothing of the record.
+TEST_F(OnceSettlingTest, WhatTheServiceDidNotSayDecidesNothing) {
+  for (const absl::Status& failure :
+       {absl::PermissionDeniedError("no"), absl::UnimplementedError("no"),
+        absl::UnauthenticatedError("no"), absl::NotFoundError("no"),
+        absl::FailedPreconditionError("no"),
+        absl::InvalidArgumentError("no")}) {
+    RunExecuted();
+    Finalized(failure);
+    const RunResult result = Next<Deliver>().result;
+    EXPECT_EQ(result.outcome, RunOutcome::kExecuted) << failure;
+    EXPECT_FALSE(result.recorded);
+    ASSERT_TRUE(Wake());
+    Next<SendFinalize>();
+    Finalized(v1::FinalizeResponse::RESULT_RECORDED);
+    Next<End>();
+    EXPECT_TRUE(HasEnded());
+  }
+}
+
+TEST_F(OnceSettlingTest, AResultIsHeldBackNoLongerThanAskedAndSentAllTheSame) {
+  for (const milliseconds hold_back : {milliseconds(0), milliseconds(200)}) {
+    Operation operation = TheOperation();
+    operation.finalize_timeout = hold_back;
+    RunGranted(operation);
+    FunctionEnds(Executed{ResponseOf(201, "own")});
+    EXPECT_GE(NextBesideCheckpoints<SendFinalize>().timeout, seconds(1));
+    EXPECT_EQ(machine_->wake_at(), now_ + hold_back);
+    ASSERT_TRUE(Wake());
+    const RunResult result = Next<Deliver>().result;
+    EXPECT_EQ(result.outcome, RunOutcome::kExecuted);
+    EXPECT_FALSE(result.recorded);
+    Finalized(v1::FinalizeResponse::RESULT_RECORDED);
+    Next<End>();
+    EXPECT_TRUE(HasEnded());
+  }
+}
+
+TEST_F(OnceSettlingTest, AResultWithoutAResponseSaysWhy) {
+  for (const FunctionResult& said :
+       {FunctionResult(NothingHappened{}), FunctionResult(OutcomeUnknown{})}) {
+    RunGranted();
+    FunctionEnds(said);
+    NextBesideCheckpoints<SendRelease>();
+    Released(v1::ReleaseResponse());
+    EXPECT_FALSE(Next<Deliver>().result.status.ok());
+  }
+  RunGranted(TheOperation(), true, 2);
+  ResolverEnds(StillUnknown{});
+  NextBesideCheckpoints<SendRelease>();
+  Released(v1::ReleaseResponse());
+  EXPECT_FALSE(Next<Deliver>().result.status.ok());
+}
+
+TEST_F(OnceSettlingTest, AfterFinishNoFunctionStarts) {
+  RunGranted();
+  Finish();
+  EXPECT_FALSE(FunctionMayStart());
+  EXPECT_EQ(NextBesideCheckpoints<SendRelease>().request.disposition(),
+            Disposition::DISPOSITION_NOT_EXECUTED);
+  Released(v1::ReleaseResponse());
+  EXPECT_EQ(Next<Deliver>().result.outcome, RunOutcome::kHungUp);
+  Next<End>();
 }
 
 // ----------------------------------------------------------- Finalize refused
