@@ -5,8 +5,10 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,7 @@ namespace idempotency {
 namespace {
 
 constexpr std::chrono::seconds kLookPause{1};
+constexpr std::uintmax_t kFileBytesMax = std::uintmax_t{1} << 20;
 
 using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
@@ -27,12 +30,17 @@ absl::Status FileError(const std::string& file, const std::string& what) {
 
 absl::Status ReadFile(const std::string& file, std::string& content) {
   if (file.empty()) return absl::OkStatus();
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  if (!stream.is_open() || !(text << stream.rdbuf())) {
-    return FileError(file, "can't be read, or is empty");
+  // Not for folders, pipes and the like.
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(file, error);
+  if (error || size == 0 || size > kFileBytesMax) {
+    return FileError(file, "is no file of 1 byte to 1 MiB that can be read");
   }
-  content = text.str();
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.is_open()) return FileError(file, "can't be read");
+  content.resize(size);
+  stream.read(content.data(), static_cast<std::streamsize>(size));
+  content.resize(static_cast<std::size_t>(stream.gcount()));
   return absl::OkStatus();
 }
 

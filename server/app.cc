@@ -50,6 +50,8 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(Config config, Log& log) {
   absl::Status status = app->StartDatabase();
   if (!status.ok()) return status;
   app->MakeEngine();
+  // Before anything can fail that has calls in hand by then.
+  app->StartLanes();
   status = app->StartServer();
   if (!status.ok()) return status;
   status = app->StartAdmin();
@@ -64,6 +66,8 @@ absl::Status App::StartDatabase() {
   connection_.citus = config_.database_citus;
   if (!config_.embedded()) {
     connection_.uri = config_.database;
+    const absl::Status readable = MakeConninfo(connection_).status();
+    if (!readable.ok()) return readable;
     log_.Write(Severity::kInfo, "using the database that was given",
                {{"database", DescribeDatabase(connection_)}});
     return absl::OkStatus();
@@ -143,7 +147,7 @@ absl::Status App::StartAdmin() {
   return absl::OkStatus();
 }
 
-void App::StartThreads() {
+void App::StartLanes() {
   for (Lane* const lane : engine_->lanes()) {
     lane_threads_.emplace_back([lane] {
       while (lane->WaitForWork()) lane->RunBatch();
@@ -151,6 +155,9 @@ void App::StartThreads() {
       lane->RunBatch();
     });
   }
+}
+
+void App::StartThreads() {
   reaper_ = MakeReaper();
   watch_ = MakeDatabaseWatch();
   other_threads_.emplace_back(

@@ -57,6 +57,7 @@ class App {
   void MakeEngine();
   absl::Status StartServer();
   absl::Status StartAdmin();
+  void StartLanes();
   void StartThreads();
   std::unique_ptr<Reaper> MakeReaper();
   std::unique_ptr<DatabaseWatch> MakeDatabaseWatch();

@@ -19,6 +19,8 @@ const char* malloc_conf = "narenas:2,dirty_decay_ms:1000";
 
 namespace {
 
+constexpr int kBadSetting = 2;
+
 // Blocks the signals that end the server in all threads, so that main() can
 // wait for them.
 sigset_t BlockEndSignals() {
@@ -49,7 +51,7 @@ int main(int argc, char** argv) {
       idempotency::ReadConfig(argc, argv);
   if (!config.ok()) {
     std::cerr << "idempotency-server: " << config.status().message() << "\n";
-    return 2;
+    return kBadSetting;
   }
   idempotency::JsonLog log;
   idempotency::SendLibraryLogsTo(&log);
@@ -58,7 +60,7 @@ int main(int argc, char** argv) {
   if (!app.ok()) {
     log.Write(idempotency::Severity::kError, "the server could not start",
               idempotency::ErrorField(app.status()));
-    return EXIT_FAILURE;
+    return absl::IsInvalidArgument(app.status()) ? kBadSetting : EXIT_FAILURE;
   }
   int signal_number = 0;
   sigwait(&signals, &signal_number);

@@ -24,7 +24,8 @@ else
 fi
 
 # The addresses are given by flag; the environment may hold the rest.
-unset IDEMPOTENCY_LISTEN IDEMPOTENCY_DATABASE IDEMPOTENCY_ADMIN_LISTEN
+unset IDEMPOTENCY_LISTEN IDEMPOTENCY_DATABASE IDEMPOTENCY_ADMIN_LISTEN \
+  IDEMPOTENCY_TLS_CERTIFICATE IDEMPOTENCY_TLS_KEY IDEMPOTENCY_TLS_CLIENT_CA
 
 # shellcheck source=../tests/support/packages.sh
 source "$root/tests/support/packages.sh"
@@ -119,6 +120,13 @@ prepare() {
       "IDEMPOTENCY_LISTEN=${listen%:*}:$free server/quickstart.sh"
   fi
 
+  # One build in this folder at a time.
+  mkdir -p "$build"
+  exec {build_lock}>"$build/.quickstart.lock"
+  flock --nonblock "$build_lock" || {
+    say "Another quickstart builds in this folder; waiting for it."
+    flock "$build_lock"
+  }
   say "Building the server and the demo; from nothing it takes two to five" \
     "minutes, and seconds when they are built already."
   local flags=()
@@ -134,6 +142,7 @@ prepare() {
   else
     build_programs >"$log" 2>&1 || build_failed "$log"
   fi
+  exec {build_lock}>&-
 }
 
 build_programs() {

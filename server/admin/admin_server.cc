@@ -12,10 +12,9 @@
 namespace idempotency {
 namespace {
 
-// Enough for a pair of Prometheus servers and a person; more wait.
-constexpr char kThreads[] = "4";
-// Somebody who connects and says nothing holds a thread for so long.
-constexpr char kRequestTimeoutMs[] = "5000";
+// More wait. Somebody who connects and says nothing holds one for so long.
+constexpr char kThreads[] = "16";
+constexpr char kRequestTimeoutMs[] = "1000";
 
 }  // namespace
 

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,8 @@ using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 using X509Certificate = std::unique_ptr<X509, Freer<X509_free>>;
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 
+constexpr std::uintmax_t kFileBytesMax = std::uintmax_t{1} << 20;
+
 // A flag and the file it names, for messages.
 struct Place {
   const char* flag;
@@ -51,17 +55,27 @@ std::string OpensslReason() {
   return reason == nullptr ? "no reason given" : reason;
 }
 
+// A regular file of bounded size: anything else may never end, and this is done
+// every second.
 absl::Status ReadFile(const Place& place, std::string& content) {
-  errno = 0;
-  std::ifstream file(place.path, std::ios::binary);
-  std::ostringstream text;
-  // Reading a folder fails only here.
-  if (!file.is_open() || !(text << file.rdbuf())) {
-    return place.Error(absl::StrCat(
-        "can't be read (", errno == 0 ? "is it empty?" : std::strerror(errno),
-        "); name a PEM file that the server's user may read"));
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(place.path, error);
+  if (!error && size > kFileBytesMax) {
+    return place.Error("is longer than 1 MiB; name a PEM file");
   }
-  content = text.str();
+  std::ifstream file;
+  if (!error) file.open(place.path, std::ios::binary);
+  if (error || !file.is_open() || size == 0) {
+    return place.Error(
+        absl::StrCat("can't be read (",
+                     error             ? error.message()
+                     : !file.is_open() ? std::strerror(errno)
+                                       : "is it empty?",
+                     "); name a PEM file that the server's user may read"));
+  }
+  content.resize(size);
+  file.read(content.data(), static_cast<std::streamsize>(size));
+  content.resize(static_cast<std::size_t>(file.gcount()));
   return absl::OkStatus();
 }
 

@@ -7,9 +7,10 @@
 namespace idempotency {
 
 // From now on, for the whole process, errors of gRPC go to `log` instead of
-// standard error. Protobuf's complaints about messages that can't be parsed
-// are dropped: the caller is told, and nobody may fill the log from outside.
-// `log` must outlive every gRPC thread; null: all of it is dropped.
+// standard error, at most ten lines a minute. Protobuf's complaints about
+// messages that can't be parsed are dropped: the caller is told, and nobody may
+// fill the log from outside. `log` must outlive every gRPC thread; null: all of
+// it is dropped.
 void SendLibraryLogsTo(Log* log);
 
 }  // namespace idempotency

@@ -186,6 +186,13 @@ TEST(BadSettingTest, WhatIsNoSettingIsRefused) {
   }
 }
 
+TEST(BadSettingTest, ADatabaseThatLibpqCannotReadEndsTheServer) {
+  const Ended ended = RunToEnd({"--database=http://u:hush@host/db"});
+  EXPECT_EQ(ended.code, 2) << ended.output;
+  EXPECT_THAT(ended.output,
+              AllOf(HasSubstr("libpq URI"), testing::Not(HasSubstr("hush"))));
+}
+
 TEST(ListenTest, PlaintextBeyondLoopbackNeedsAWord) {
   for (const std::string address :
        {"0.0.0.0:50051", "[::]:50051", "192.0.2.1:50051", "example.org:50051",

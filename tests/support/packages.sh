@@ -99,8 +99,12 @@ ensure_promtool() {
     ((EUID != 0)) || apt_get update -qq
     download_promtool "$folder"
   fi
+  # Renamed when it is whole: an interrupted one would pass for it for ever.
   dpkg-deb --fsys-tarfile "$folder"/*.deb |
-    tar -x -C "$folder" ./usr/bin/promtool
+    tar -x -O ./usr/bin/promtool >"$folder/promtool.part"
+  mkdir -p "$folder/usr/bin"
+  chmod +x "$folder/promtool.part"
+  mv "$folder/promtool.part" "$folder/usr/bin/promtool"
   rm -f "$folder"/*.deb
 }
 

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 
@@ -133,6 +136,21 @@ TEST_F(CertificateWatchTest, WhatCannotBeUsedLeavesTheLastGoodFilesInUse) {
                     authority_.certificate().substr(0, 200) + "\n");
   expect_kept(files_.tls_client_ca, "can't be parsed");
   EXPECT_THAT(log_.lines(), SizeIs(4));
+}
+
+TEST_F(CertificateWatchTest, WhatMayNeverEndIsNotRead) {
+  const std::string pipe = (*folder_)->path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string huge = (*folder_)->path() + "/huge";
+  std::ofstream(huge) << "-----BEGIN CERTIFICATE-----\n";
+  ASSERT_EQ(truncate(huge.c_str(), 1'500'000'000), 0);
+  for (const std::string& file : {pipe, huge, std::string("/dev/zero")}) {
+    CertificateFiles files = files_;
+    files.tls_certificate = file;
+    const absl::Status status = LoadCertificates(files).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << file;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file));
+  }
 }
 
 TEST_F(CertificateWatchTest, AValidCertificateIsNotReplacedByAnInvalidOne) {

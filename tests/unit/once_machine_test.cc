@@ -219,20 +219,6 @@ TEST_F(OnceClaimTest, TextThatIsNotUtf8IsNotAskedFor) {
   }
 }
 
-TEST(OperationTest, Utf8IsWhatTheStandardSays) {
-  for (const std::string text : {"", "plain", "caf\u00e9", "\u20ac",
-                                 "\U0001f4b6", "\U0010ffff", "\x7f"}) {
-    EXPECT_TRUE(IsUtf8(text)) << text;
-  }
-  // Not ended, not begun, longer than needed, half of a pair, too large.
-  for (const std::string text :
-       {"caf\xc3", "\xa9", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80",
-        "\xf4\x90\x80\x80", "\xff", "\xf8\x88\x80\x80\x80"}) {
-    EXPECT_FALSE(IsUtf8(text)) << text;
-  }
-  EXPECT_TRUE(IsUtf8(std::string(1, '\0')));
-}
-
 // ------------------------------------------------------- claims that go wrong
 
 TEST_F(OnceClaimTest, AClaimThatMayHaveBeenGrantedIsGivenBack) {

@@ -1,4 +1,4 @@
-// RunOnce with real threads: callbacks, their threads, and its end.
+// RunOnce with real threads: callbacks and their threads.
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/run_once.h"
-#include "tests/unit/once_fixture.h"
-#include "tests/unit/scripted_coordinator.h"
+#include "tests/unit/run_once_driver_fixture.h"
 
 #if defined(__SANITIZE_THREAD__)
 // The library that counts a Status's references was not built for it.
@@ -30,61 +28,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr seconds kLease{9};
-
-Operation TheOperation() {
-  return {
-      .scope = "payments", .key = "key", .request_hash = std::string(32, 'h')};
-}
-
-class RunOnceDriverTest : public ::testing::Test {
- protected:
-  RunOnceDriverTest() {
-    coordinator_->on_claim = [](const v1::ClaimRequest&) {
-      return ClaimedFor(kLease);
-    };
-    coordinator_->on_renewal = coordinator_->on_claim;
-    coordinator_->on_finalize = [](const v1::FinalizeRequest&) {
-      v1::FinalizeResponse recorded;
-      recorded.set_result(v1::FinalizeResponse::RESULT_RECORDED);
-      return recorded;
-    };
-    options_.client.environment = environment_;
-  }
-  ~RunOnceDriverTest() override { once_.reset(); }
-
-  void TakesOver() {
-    coordinator_->on_claim = [](const v1::ClaimRequest&) {
-      return ClaimedFor(kLease, 2);
-    };
-  }
-
-  RunOnce& once() {
-    if (once_ == nullptr) {
-      once_ = std::make_unique<RunOnce>(coordinator_, options_);
-    }
-    return *once_;
-  }
-
-  // Starts it; the future has its one result.
-  std::future<RunResult> Start(AsyncFunction function,
-                               AsyncResolver resolve = nullptr) {
-    const auto result = std::make_shared<std::promise<RunResult>>();
-    once().Start(
-        TheOperation(), std::move(function),
-        [result](const RunResult& delivered) { result->set_value(delivered); },
-        std::move(resolve));
-    return result->get_future();
-  }
-
-  std::shared_ptr<ScriptedCoordinator> coordinator_ =
-      std::make_shared<ScriptedCoordinator>();
-  const std::shared_ptr<ManualEnvironment> environment_ =
-      std::make_shared<ManualEnvironment>();
-  RunOnceOptions options_;
-  std::unique_ptr<RunOnce> once_;
-};
 
 // ------------------------------------------------------------------- answers
 
@@ -217,6 +160,44 @@ TEST_F(RunOnceDriverTest, AWithdrawalThatHasHappenedIsToldAtOnce) {
   });
 }
 
+TEST_F(RunOnceDriverTest, ACallbackMayBeTakenBack) {
+  options_.threads = 1;
+  for (int i = 0; i < 3; ++i) {
+    once().Run(TheOperation(), [&](Execution& execution) {
+      execution.OnWithdrawn([] { ADD_FAILURE() << "taken back"; });
+      execution.OnWithdrawn(nullptr);
+      environment_->Advance(kLease);
+      execution.OnWithdrawn(nullptr);
+      execution.SaveCheckpoint("late", nullptr);
+      return Respond(201, "done");
+    });
+  }
+  // The pool's one thread is still there.
+  EXPECT_EQ(
+      Start([](const auto&, const auto& done) { done(Respond(201, "done")); })
+          .get()
+          .outcome,
+      RunOutcome::kExecuted);
+}
+
+TEST_F(RunOnceDriverTest, AReplacedCallbackMayEndTheAttemptAsItGoes) {
+  std::future<RunResult> result =
+      Start([&](const std::shared_ptr<Execution>& execution, auto done) {
+        auto last = std::make_shared<Completion<FunctionResult>>(done);
+        execution->OnWithdrawn([last] {});
+        last.reset();
+        done = Completion<FunctionResult>([](const FunctionResult&) {});
+        execution->OnWithdrawn([] {});
+      });
+  EXPECT_EQ(result.get().outcome, RunOutcome::kUnknown);
+}
+
+TEST_F(RunOnceDriverTest, WithoutAFunctionNothingIsClaimed) {
+  const RunResult result = once().Run(TheOperation(), nullptr);
+  EXPECT_EQ(result.outcome, RunOutcome::kInvalid);
+  EXPECT_EQ(once().operations(), 0u);
+}
+
 TEST_F(RunOnceDriverTest, AFunctionThatGotNoThreadDuringItsLeaseIsNotCalled) {
   const auto executor = std::make_shared<HoldingExecutor>();
   options_.executor = executor;
@@ -286,191 +267,6 @@ TEST_F(RunOnceDriverTest, EveryCheckpointIsAnsweredOnce) {
   }).get();
   once_.reset();
   EXPECT_EQ(answers, kCheckpoints);
-}
-
-// -------------------------------------------------------------------- the end
-
-TEST_F(RunOnceDriverTest, ItsEndWaitsForRunningFunctions) {
-  std::promise<void> runs;
-  std::promise<void> go_on;
-  std::future<RunResult> result = Start([&](const auto&, const auto& done) {
-    runs.set_value();
-    go_on.get_future().wait();
-    done(Respond(201, "done"));
-  });
-  runs.get_future().wait();
-  std::atomic<bool> ended{false};
-  std::jthread ends([&] {
-    once_.reset();
-    ended = true;
-  });
-  std::this_thread::yield();
-  EXPECT_FALSE(ended);
-  go_on.set_value();
-  ends.join();
-  EXPECT_EQ(result.get().outcome, RunOutcome::kExecuted);
-}
-
-TEST_F(RunOnceDriverTest, ItsEndWaitsNoLongerForOtherOwners) {
-  std::latch claimed(1);
-  coordinator_->on_claim = [&](const v1::ClaimRequest&) {
-    claimed.count_down();
-    return InProgressFor(seconds(1));
-  };
-  std::future<RunResult> result =
-      Start([](const auto&, const auto& done) { done(Respond(201, "")); });
-  claimed.wait();
-  once_.reset();
-  EXPECT_EQ(result.get().outcome, RunOutcome::kHungUp);
-}
-
-TEST_F(RunOnceDriverTest, AClaimGrantedAfterTheHangUpIsGivenBack) {
-  std::promise<void> asked;
-  std::promise<void> answer;
-  coordinator_->on_claim = [&](const v1::ClaimRequest&) {
-    asked.set_value();
-    answer.get_future().wait();
-    return ClaimedFor(kLease);
-  };
-  std::promise<RunResult> result;
-  std::atomic<bool> called{false};
-  const std::unique_ptr<Running> running = once().Start(
-      TheOperation(),
-      [&](const auto&, const auto& done) {
-        called = true;
-        done(Respond(201, ""));
-      },
-      [&](const RunResult& delivered) { result.set_value(delivered); });
-  asked.get_future().wait();
-  running->HangUp();
-  running->HangUp();
-  EXPECT_EQ(result.get_future().get().outcome, RunOutcome::kHungUp);
-  answer.set_value();
-  once_.reset();
-  running->HangUp();
-  EXPECT_FALSE(called);
-  EXPECT_EQ(coordinator_->releases(),
-            std::vector(1, v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED));
-}
-
-TEST_F(RunOnceDriverTest, ARenewalUnderWayDoesNotOutliveItsEnd) {
-  std::promise<void> asked;
-  std::promise<void> answer;
-  coordinator_->on_renewal = [&](const v1::ClaimRequest&) {
-    asked.set_value();
-    answer.get_future().wait();
-    return ClaimedFor(kLease);
-  };
-  once().Run(TheOperation(), [&](Execution&) {
-    environment_->Advance(kLease / 2);
-    asked.get_future().wait();
-    return Respond(201, "done");
-  });
-  once_.reset();
-  answer.set_value();
-}
-
-TEST_F(RunOnceDriverTest, AnExecutionMayBeKept) {
-  std::shared_ptr<Execution> kept;
-  Start([&](const std::shared_ptr<Execution>& execution, const auto& done) {
-    kept = execution;
-    done(Respond(201, "done"));
-  }).get();
-  once_.reset();
-  EXPECT_FALSE(kept->permitted());
-  EXPECT_EQ(kept->attempt(), 1);
-  EXPECT_FALSE(kept->SaveCheckpoint("late").ok());
-  bool told = false;
-  kept->OnWithdrawn([&] { told = true; });
-  EXPECT_TRUE(told);
-  absl::Status status;
-  kept->SaveCheckpoint("late", [&](absl::Status s) { status = std::move(s); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  environment_->Advance(2 * kLease);
-}
-
-// --------------------------------------------------------------------- bounds
-
-TEST_F(RunOnceDriverTest, MoreOperationsThanAllowedAreRefused) {
-  options_.operations_max = 1;
-  std::promise<void> runs;
-  std::promise<void> go_on;
-  std::future<RunResult> first = Start([&](const auto&, const auto& done) {
-    runs.set_value();
-    go_on.get_future().wait();
-    done(Respond(201, "done"));
-  });
-  runs.get_future().wait();
-  EXPECT_EQ(once().operations(), 1u);
-  const RunResult refused =
-      once().Run(TheOperation(), [](Execution&) { return Respond(201, ""); });
-  EXPECT_EQ(refused.outcome, RunOutcome::kUnavailable);
-  EXPECT_EQ(refused.status.code(), absl::StatusCode::kResourceExhausted);
-  go_on.set_value();
-  EXPECT_EQ(first.get().outcome, RunOutcome::kExecuted);
-}
-
-// Asks back while it is handed a task, as one with a bounded queue waits.
-class CuriousExecutor final : public Executor {
- public:
-  void Run(std::function<void()> task) override {
-    if (RunOnce* const once = asked_.load()) once->operations();
-    threads_->Run(std::move(task));
-  }
-  void Ask(RunOnce* once) { asked_ = once; }
-
- private:
-  std::atomic<RunOnce*> asked_{nullptr};
-  const std::unique_ptr<Executor> threads_ = NewThreadPool(2);
-};
-
-TEST_F(RunOnceDriverTest, NoLockIsHeldWhileATaskIsHandedOver) {
-  const auto executor = std::make_shared<CuriousExecutor>();
-  options_.executor = executor;
-  executor->Ask(&once());
-  EXPECT_EQ(Start([](const auto&, const auto& done) { done(Respond(201, "")); })
-                .get()
-                .outcome,
-            RunOutcome::kExecuted);
-}
-
-TEST_F(RunOnceDriverTest, ManyOperationsHaveOneResultEach) {
-  constexpr int kOperations = 2000;
-  std::vector<std::atomic<int>> results(kOperations);
-  std::atomic<int> claims{0};
-  coordinator_->on_claim = [&](const v1::ClaimRequest&) {
-    switch (claims++ % 4) {
-      case 0:
-        return absl::StatusOr<v1::ClaimResponse>(Overloaded());
-      case 1:
-        return absl::StatusOr<v1::ClaimResponse>(
-            ReplayOf(ResponseOf(200, "before")));
-      default:
-        return absl::StatusOr<v1::ClaimResponse>(ClaimedFor(kLease));
-    }
-  };
-  once();
-  {
-    std::vector<std::jthread> callers;
-    for (int thread = 0; thread < 4; ++thread) {
-      callers.emplace_back([&, thread] {
-        for (int i = thread; i < kOperations; i += 4) {
-          const auto running = once_->Start(
-              TheOperation(),
-              [i](const auto& execution, const auto& done) {
-                execution->OnWithdrawn([] {});
-                execution->SaveCheckpoint("", [](const absl::Status&) {});
-                if (i % 3 != 0) done(Respond(201, "done"));
-              },
-              [&results, i](const RunResult&) { ++results[i]; });
-          if (i % 5 == 0) running->HangUp();
-          if (i % 50 == 0) environment_->Advance(milliseconds(100));
-        }
-      });
-    }
-  }
-  once_.reset();
-  for (const std::atomic<int>& count : results) EXPECT_EQ(count, 1);
 }
 
 }  // namespace
