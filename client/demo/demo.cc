@@ -282,7 +282,14 @@ int Lookup(Client& client, Flags& flags, const CallOptions& options) {
   std::string line = absl::StrCat(
       v1::Record::State_Name(record.state()), " attempt=", record.attempt(),
       " fencing_token=", record.fencing_token(), " policy=", record.policy(),
-      " conflicts=", record.conflict_count());
+      " conflicts=", record.conflict_count(),
+      " downstream_key=", record.downstream_key());
+  if (!record.owner().empty()) {
+    absl::StrAppend(&line, " owner=", Quoted(record.owner()));
+  }
+  if (record.has_abandoned()) {
+    absl::StrAppend(&line, " ", Shown(record.abandoned()));
+  }
   if (record.has_response()) {
     absl::StrAppend(&line, " ", Shown(record.response()));
   }
@@ -353,6 +360,10 @@ std::shared_ptr<TlsFiles> TlsFrom(Flags& flags) {
 int Run(int argc, char** argv) {
   if (argc < 2) throw UsageError{"no command"};
   const std::string command = argv[1];
+  if (command == "--help" || command == "-h") {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
   Flags flags(argc, argv);
   ClientOptions client_options;
   client_options.tls = TlsFrom(flags);

@@ -237,6 +237,9 @@ TEST_F(NeighboursTest, DifferentOutcomesOfOneBatchDoNotMix) {
   const v1::ClaimRequest given_up = ClaimFor(NewKey());
   Granted(given_up);
   Finalized(FinalizeOf(given_up, 500));
+  const v1::ClaimRequest abandoned = ClaimFor(NewKey());
+  Granted(abandoned);
+  Finalized(FinalizeOf(abandoned, 500));
   v1::ClaimRequest mismatch = ByAnother(running);
   mismatch.set_key(final.key());
   mismatch.set_request_hash(std::string(32, 'o'));
@@ -247,7 +250,7 @@ TEST_F(NeighboursTest, DifferentOutcomesOfOneBatchDoNotMix) {
 
   const auto replies = SendTogether<v1::ClaimRequest, v1::ClaimResponse>(
       {fresh, ByAnother(running), ByAnother(final), ByAnother(held), given_up,
-       ByAnother(given_up), mismatch, unknown, renewal, running});
+       ByAnother(abandoned), mismatch, unknown, renewal, running});
   EXPECT_EQ(replies[0]->claimed().attempt(), 1);
   EXPECT_TRUE(replies[1]->has_in_progress());
   EXPECT_EQ(replies[2]->replay().response().body(), "final");
