@@ -51,5 +51,5 @@ selection=()
 if ((${#labels[@]})); then
   selection=(-L "^($(IFS='|'; echo "${labels[*]}"))\$")
 fi
-ctest --test-dir build --parallel 3 --output-on-failure --no-tests=error \
+ctest --test-dir build --parallel 2 --output-on-failure --no-tests=error \
   ${selection[@]+"${selection[@]}"}
