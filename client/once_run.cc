@@ -149,7 +149,7 @@ void OnceRun::Feed(const Event& event) {
     SetTimer();
   }
   for (OnceMachine::Action& action : actions) {
-    std::visit([this](auto& each) { Perform(each); }, action);
+    std::visit([this](auto& each) { this->Perform(each); }, action);
   }
   bool over;
   {
