@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSeeds = 300;
 #else
-constexpr std::uint64_t kSeeds = 10'000;
+constexpr std::uint64_t kSeeds = 3'000;
 #endif
 // A planted bug shows long before.
 constexpr std::uint64_t kSeedsForABug = 2000;
