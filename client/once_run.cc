@@ -277,54 +277,38 @@ void OnceRun::KeepClaimed() {
   if (claimed_.attempt() == 0) claimed_ = machine_.claimed();
 }
 
+template <typename Response>
+Answered<Response> OnceRun::FeedTo(AnswerEvent<Response> event) {
+  return [self = shared_from_this(), event](absl::StatusOr<Response> answer) {
+    self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
+      (machine.*event)(std::move(answer), moment, actions);
+    });
+  };
+}
+
 void OnceRun::Perform(OnceMachine::SendClaim& action) {
-  runs_->coordinator().Claim(
-      action.request, {.timeout = action.timeout},
-      [self = shared_from_this()](absl::StatusOr<v1::ClaimResponse> answer) {
-        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
-          machine.ClaimAnswered(std::move(answer), moment, actions);
-        });
-      });
+  runs_->coordinator().Claim(action.request, {.timeout = action.timeout},
+                             FeedTo(&OnceMachine::ClaimAnswered));
 }
 
 void OnceRun::Perform(OnceMachine::SendRenewal& action) {
-  runs_->coordinator().Claim(
-      action.request, {.timeout = action.timeout},
-      [self = shared_from_this()](absl::StatusOr<v1::ClaimResponse> answer) {
-        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
-          machine.RenewalAnswered(std::move(answer), moment, actions);
-        });
-      });
+  runs_->coordinator().Claim(action.request, {.timeout = action.timeout},
+                             FeedTo(&OnceMachine::RenewalAnswered));
 }
 
 void OnceRun::Perform(OnceMachine::SendFinalize& action) {
-  runs_->coordinator().Finalize(
-      action.request, {.timeout = action.timeout},
-      [self = shared_from_this()](absl::StatusOr<v1::FinalizeResponse> answer) {
-        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
-          machine.FinalizeAnswered(std::move(answer), moment, actions);
-        });
-      });
+  runs_->coordinator().Finalize(action.request, {.timeout = action.timeout},
+                                FeedTo(&OnceMachine::FinalizeAnswered));
 }
 
 void OnceRun::Perform(OnceMachine::SendLookup& action) {
-  runs_->coordinator().Lookup(
-      action.request, {.timeout = action.timeout},
-      [self = shared_from_this()](absl::StatusOr<v1::LookupResponse> answer) {
-        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
-          machine.LookupAnswered(std::move(answer), moment, actions);
-        });
-      });
+  runs_->coordinator().Lookup(action.request, {.timeout = action.timeout},
+                              FeedTo(&OnceMachine::LookupAnswered));
 }
 
 void OnceRun::Perform(OnceMachine::SendRelease& action) {
-  runs_->coordinator().Release(
-      action.request, {.timeout = action.timeout},
-      [self = shared_from_this()](absl::StatusOr<v1::ReleaseResponse> answer) {
-        self->Feed([&](OnceMachine& machine, auto moment, auto& actions) {
-          machine.ReleaseAnswered(std::move(answer), moment, actions);
-        });
-      });
+  runs_->coordinator().Release(action.request, {.timeout = action.timeout},
+                               FeedTo(&OnceMachine::ReleaseAnswered));
 }
 
 void OnceRun::Perform(OnceMachine::RunFunction&) {

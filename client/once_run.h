@@ -102,6 +102,13 @@ class OnceRun final : public Execution,
   // the actions.
   template <typename Event>
   void Feed(const Event& event);
+  // What feeds a call's answer to the machine.
+  template <typename Response>
+  using AnswerEvent = void (OnceMachine::*)(absl::StatusOr<Response>,
+                                            OnceMachine::Moment,
+                                            OnceMachine::Actions&);
+  template <typename Response>
+  Answered<Response> FeedTo(AnswerEvent<Response> event);
   bool FunctionMayStart();
   // In the executor of the callbacks.
   void RunThere(std::function<void()> task);

@@ -61,10 +61,10 @@ class App {
   void StartThreads();
   std::unique_ptr<Reaper> MakeReaper();
   std::unique_ptr<DatabaseWatch> MakeDatabaseWatch();
-  // Calls `step` again and again, resting as long as it says, until the app
-  // stops.
   // Cuts overdue statements, and tells of what operators must know.
   void LookAfter();
+  // Calls `step` again and again, resting as long as it says, until the app
+  // stops.
   void Repeat(const std::function<absl::Duration()>& step);
   void Finish(std::chrono::milliseconds delay, std::chrono::milliseconds grace);
 
