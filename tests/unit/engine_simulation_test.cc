@@ -5,14 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
 
 #include "tests/unit/engine_world.h"
+#include "tests/unit/simulation_seeds.h"
 
 namespace idempotency {
 namespace {
@@ -30,20 +28,10 @@ constexpr int kSteps = 250;
 // A planted bug shows long before.
 constexpr std::uint64_t kSeedsForABug = 1000;
 
-// One seed to repeat, or how many to try from 1 on.
-std::optional<std::uint64_t> FromEnvironment(const char* name) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return std::nullopt;
-  return std::strtoull(text, nullptr, 10);
-}
-
 TEST(EngineSimulationTest, EveryPromiseHoldsUnderEverySeed) {
-  const auto one = FromEnvironment("IDEMPOTENCY_SEED");
-  const std::uint64_t first = one.value_or(1);
-  const std::uint64_t last =
-      one.value_or(FromEnvironment("IDEMPOTENCY_SEEDS").value_or(kSeeds));
+  const SeedRange seeds = SeedsToRun(kSeeds);
   std::map<std::string, int> answers;
-  for (std::uint64_t seed = first; seed <= last; ++seed) {
+  for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     EngineWorld world(seed, PlantedBug::kNone);
     world.Run(kSteps);
     ASSERT_THAT(world.violations(), IsEmpty()) << "IDEMPOTENCY_SEED=" << seed;
@@ -54,7 +42,7 @@ TEST(EngineSimulationTest, EveryPromiseHoldsUnderEverySeed) {
   for (const auto& [answer, count] : answers) {
     std::cout << "  " << count << " " << answer << "\n";
   }
-  if (one.has_value()) return;
+  if (seeds.repeats_one) return;
   // Nothing that can be answered was left out.
   for (const char* answer : {"Claim: Claimed",
                              "Claim: Replay",
@@ -106,16 +94,12 @@ struct BugCase {
 class PlantedBugTest : public ::testing::TestWithParam<BugCase> {};
 
 TEST_P(PlantedBugTest, IsNoticed) {
-  std::set<std::string> broken;
-  std::uint64_t seed = 0;
-  while (seed < kSeedsForABug && !broken.contains(GetParam().promise)) {
-    EngineWorld world(++seed, GetParam().bug);
-    world.Run(kSteps);
-    for (const std::string& violation : world.violations()) {
-      broken.insert(violation.substr(0, violation.find(':')));
-    }
-  }
-  std::cout << seed << " seeds\n";
+  const auto broken =
+      BrokenPromises(GetParam().promise, kSeedsForABug, [](std::uint64_t seed) {
+        EngineWorld world(seed, GetParam().bug);
+        world.Run(kSteps);
+        return world.violations();
+      });
   EXPECT_THAT(broken, Contains(GetParam().promise));
 }
 

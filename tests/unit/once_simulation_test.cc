@@ -5,14 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
 
 #include "tests/unit/once_world.h"
+#include "tests/unit/simulation_seeds.h"
 
 namespace idempotency {
 namespace {
@@ -29,20 +27,10 @@ constexpr std::uint64_t kSeeds = 3'000;
 // A planted bug shows long before.
 constexpr std::uint64_t kSeedsForABug = 2000;
 
-// One seed to repeat, or how many to try from 1 on.
-std::optional<std::uint64_t> FromEnvironment(const char* name) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return std::nullopt;
-  return std::strtoull(text, nullptr, 10);
-}
-
 TEST(OnceSimulationTest, EveryPromiseHoldsUnderEverySeed) {
-  const auto one = FromEnvironment("IDEMPOTENCY_SEED");
-  const std::uint64_t first = one.value_or(1);
-  const std::uint64_t last =
-      one.value_or(FromEnvironment("IDEMPOTENCY_SEEDS").value_or(kSeeds));
+  const SeedRange seeds = SeedsToRun(kSeeds);
   std::map<std::string, int> events;
-  for (std::uint64_t seed = first; seed <= last; ++seed) {
+  for (std::uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     OnceWorld world(seed, OnceBug::kNone);
     world.Run();
     ASSERT_THAT(world.violations(), IsEmpty()) << "IDEMPOTENCY_SEED=" << seed;
@@ -51,7 +39,7 @@ TEST(OnceSimulationTest, EveryPromiseHoldsUnderEverySeed) {
   for (const auto& [event, count] : events) {
     std::cout << "  " << count << " " << event << "\n";
   }
-  if (one.has_value()) return;
+  if (seeds.repeats_one) return;
   // Nothing that can happen was left out.
   for (const char* event : {"Executed",
                             "Replayed",
@@ -97,16 +85,12 @@ struct BugCase {
 class PlantedOnceBugTest : public ::testing::TestWithParam<BugCase> {};
 
 TEST_P(PlantedOnceBugTest, IsNoticed) {
-  std::set<std::string> broken;
-  std::uint64_t seed = 0;
-  while (seed < kSeedsForABug && !broken.contains(GetParam().promise)) {
-    OnceWorld world(++seed, GetParam().bug);
-    world.Run();
-    for (const std::string& violation : world.violations()) {
-      broken.insert(violation.substr(0, violation.find(':')));
-    }
-  }
-  std::cout << seed << " seeds\n";
+  const auto broken =
+      BrokenPromises(GetParam().promise, kSeedsForABug, [](std::uint64_t seed) {
+        OnceWorld world(seed, GetParam().bug);
+        world.Run();
+        return world.violations();
+      });
   EXPECT_THAT(broken, Contains(GetParam().promise));
 }
 
