@@ -73,7 +73,9 @@ answers() {
   (exec 3<>"/dev/tcp/${1%:*}/${1##*:}") 2>/dev/null
 }
 
-# start NAME LISTEN FLAG...: a server whose log is $work/NAME.log.
+# start NAME LISTEN FLAG...: a server whose log is $work/NAME.log. Fails, with
+# nothing left running, if the address is in use; ends the script if anything
+# else is in the way.
 start() {
   local name=$1 address=$2
   shift 2
@@ -83,6 +85,7 @@ start() {
   for _ in {1..60}; do
     if ! alive "$name"; then
       unset "pid_of[$name]"
+      grep -q 'the address is in use' "$work/$name.log" && return 1
       cat "$work/$name.log" >&2
       die "the server at $address ended while starting; its log is above"
     fi
@@ -155,19 +158,39 @@ build_failed() {
   die "the build failed; its last lines are above"
 }
 
+# The port of a connection that was closed stays taken for a minute, and any
+# program's may be this one.
+start_first() {
+  local tries
+  for tries in {1..14}; do
+    ((tries != 2)) || say "Waiting until $listen is free, at most a minute."
+    ((tries == 1)) || sleep 5
+    if start first "$listen" --data_dir="$data"; then return; fi
+  done
+  die "$listen is in use or not this machine's; take another:" \
+    "IDEMPOTENCY_LISTEN=HOST:PORT server/quickstart.sh"
+}
+
+# On the first free port after that of the first server.
+start_second() {
+  local host=${listen%:*} port=$((${listen##*:})) tries
+  for tries in {1..100}; do
+    second_listen=$host:$((port + tries))
+    ! answers "$second_listen" || continue
+    if start second "$second_listen" --database="$1"; then return; fi
+  done
+  die "no free port after $listen for the second server"
+}
+
 start_servers() {
-  start first "$listen" --data_dir="$data"
+  start_first
   local database
   database=$(database_in_use)
   if [[ -z $database ]]; then
     cat "$work/first.log" >&2
     die "the server's log, above, does not name its database"
   fi
-
-  local host=${listen%:*} port=$((${listen##*:} + 1))
-  while answers "$host:$port"; do port=$((port + 1)); done
-  second_listen=$host:$port
-  start second "$second_listen" --database="$database"
+  start_second "$database"
   say "Two servers, $listen and $second_listen, on one PostgreSQL in $data."
 }
 
