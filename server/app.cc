@@ -133,12 +133,13 @@ absl::Status App::StartServer() {
 
 absl::Status App::StartAdmin() {
   if (config_.admin_listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<AdminServer>> admin =
-      AdminServer::Start(config_.admin_listen,
-                         {.metrics = metrics_,
-                          .rules = rules_,
-                          .queued_calls = [this] { return engine_->queued(); },
-                          .serving = [this] { return server_->serving(); }});
+  absl::StatusOr<std::unique_ptr<AdminServer>> admin = AdminServer::Start(
+      config_.admin_listen,
+      {.metrics = metrics_,
+       .rules = rules_,
+       .queued_calls = [this] { return engine_->queued(); },
+       .waiting_calls = [this] { return engine_->waiting(); },
+       .serving = [this] { return server_->serving(); }});
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
   log_.Write(Severity::kInfo, "metrics are served over HTTP at /metrics",

@@ -242,6 +242,9 @@ class Scrape {
   void AddQueue() {
     AddGauge("idempotency_queue_calls", "Calls that wait for a lane.",
              static_cast<double>(source_.queued_calls()));
+    AddGauge("idempotency_waiting_calls",
+             "Claims that wait for another owner's end.",
+             static_cast<double>(source_.waiting_calls()));
     FamilyBuilder seconds("idempotency_queue_seconds",
                           "How long calls waited for a lane until they first "
                           "went to the database.",

@@ -20,6 +20,8 @@ struct ClaimKind {
   }
 };
 struct FinalizeKind {
+  // Does an OK answer end the claim that others wait for?
+  static constexpr bool kEndsClaims = true;
   static constexpr CallKind kKind = CallKind::kFinalize;
   using Request = FinalizeCall;
   static auto Run(Store& store, Batch<FinalizeCommand> batch) {
@@ -27,6 +29,7 @@ struct FinalizeKind {
   }
 };
 struct LookupKind {
+  static constexpr bool kEndsClaims = false;
   static constexpr CallKind kKind = CallKind::kLookup;
   using Request = LookupCall;
   static auto Run(Store& store, Batch<LookupCommand> batch) {
@@ -34,6 +37,7 @@ struct LookupKind {
   }
 };
 struct ReleaseKind {
+  static constexpr bool kEndsClaims = true;
   static constexpr CallKind kKind = CallKind::kRelease;
   using Request = ReleaseCall;
   static auto Run(Store& store, Batch<ReleaseCommand> batch) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "server/core/call_answers.h"
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
 #include "server/core/outcome_counts.h"
@@ -17,46 +18,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often the calls that wait for an absent store are looked through.
-constexpr milliseconds kSweepInterval{20};
 // An unknown policy name makes the lane read the rules anew, at most so often.
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
-
-bool CallerIsGone(const Call& call) {
-  return call.context.cancelled && call.context.cancelled();
-}
-
-void Answer(Call& call, const absl::Status& error) {
-  std::visit([&](auto& request) { std::move(request.done)(error); },
-             call.request);
-}
-
-absl::Status Unavailable() {
-  return MakeError(Reason::kStoreUnavailable,
-                   "the database can't be used just now; try again");
-}
-
-absl::Status Draining() {
-  return MakeError(Reason::kDraining,
-                   "this replica is shutting down; try again on another one");
-}
-
-// What a call is told whose time is up.
-absl::Status OutOfTime(const Call& call) {
-  switch (call.setback.code()) {
-    case absl::StatusCode::kOk:
-      return MakeError(Reason::kDeadlineExceeded,
-                       "the deadline passed before the database was asked");
-    case absl::StatusCode::kUnknown:
-      return MakeError(Reason::kOutcomeUnknown,
-                       "the database's answer was lost; send the same call "
-                       "again with the same claim token");
-    default:
-      return Unavailable();
-  }
-}
 
 }  // namespace
 
@@ -90,25 +55,15 @@ void Lane::Submit(std::list<Call> call) {
     return;
   }
   if (ReasonOf(refusal) == Reason::kOverloaded) Count(metrics_.overloaded);
-  const bool lost = call.front().setback.code() == absl::StatusCode::kUnknown;
-  Answer(call.front(), lost ? OutOfTime(call.front()) : refusal);
+  Refuse(call.front(), refusal);
 }
 
 void Lane::StopAccepting() {
-  MutexLock lock(mutex_);
-  accepting_ = false;
-}
-
-bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  std::unique_lock<Mutex> lock(mutex_);
-  while (!stopped_ && queue_.empty()) changed_.wait(lock);
-  if (stopped_) return false;
-  const SteadyTime now = clock_.Now();
-  const SteadyTime until = std::min(not_before_, now + kSweepInterval);
-  while (!stopped_ && clock_.Now() < until) {
-    changed_.wait_for(lock, until - clock_.Now());
+  {
+    MutexLock lock(mutex_);
+    accepting_ = false;
   }
-  return !stopped_;
+  changed_.notify_all();
 }
 
 std::size_t Lane::queued() const {
@@ -118,7 +73,7 @@ std::size_t Lane::queued() const {
 
 bool Lane::idle() const {
   MutexLock lock(mutex_);
-  return queue_.empty() && !working_;
+  return queue_.empty() && waiters_.empty() && !working_;
 }
 
 void Lane::Stop() {
@@ -132,98 +87,29 @@ void Lane::Stop() {
 
 void Lane::RunBatch() {
   std::vector<Led> round = TakeRound();
-  if (round.empty()) {
-    AnswerDeadInQueue();
+  if (round.empty()) AnswerDeadInQueue();
+  AnswerDeadInRound(round);
+  const std::vector<Watched> watched = TendWaiters();
+  if (round.empty() && watched.empty()) {
+    NoteWorkDone();
     return;
   }
-  AnswerDeadInRound(round);
   bool failed_before = std::exchange(store_failed_, false);
-  if (ResolvePolicies(round)) {
+  if (!round.empty() && ResolvePolicies(round)) {
     ObserveQueueTimes(round);
     RunKind<ClaimKind>(round);
     RunKind<FinalizeKind>(round);
     RunKind<LookupKind>(round);
     RunKind<ReleaseKind>(round);
   }
+  if (!store_failed_) LookAt(watched);
   if (failed_before && !store_failed_) NoteStoreSuccess();
+  NoteWorkDone();
+}
+
+void Lane::NoteWorkDone() {
   MutexLock lock(mutex_);
   working_ = false;
-}
-
-// ---- What needs no store.
-
-// While the store is away every call that waits for it is hindered, tried or
-// not.
-bool Lane::IsDead(const Call& call, SteadyTime now) const {
-  if (CallerIsGone(call)) return true;
-  const bool hindered = store_failed_ || !call.setback.ok();
-  SteadyTime::duration margin = SteadyTime::duration::zero();
-  if (hindered) margin += limits::kAnswerMargin;
-  // Another try may wait for the lock as long again.
-  if (call.setback.code() == absl::StatusCode::kAborted) {
-    margin += limits::kLockWaitMax;
-  }
-  if (call.context.deadline - margin <= now) return true;
-  return hindered && call.setback.code() != absl::StatusCode::kUnknown &&
-         call.setback.code() != absl::StatusCode::kAborted &&
-         now - call.submitted > options_.store_patience;
-}
-
-void Lane::AnswerDead(Call& call) const {
-  if (CallerIsGone(call)) {
-    Count(metrics_.cancelled_in_queue);
-    Answer(call, absl::CancelledError("the caller has gone"));
-    return;
-  }
-  if (store_failed_ && call.setback.ok()) {
-    call.setback = absl::UnavailableError("not tried");
-  }
-  if (call.setback.ok()) Count(metrics_.expired_in_queue);
-  Answer(call, OutOfTime(call));
-}
-
-// For the times when nothing is taken to the store: it is left alone for a
-// while, or the lane has been stopped.
-void Lane::AnswerDeadInQueue() {
-  const SteadyTime now = clock_.Now();
-  std::list<Call> dead;
-  bool stopped = false;
-  {
-    MutexLock lock(mutex_);
-    stopped = stopped_;
-    dead = queue_.TakeIf(
-        [&](const Call& call) { return stopped || IsDead(call, now); });
-  }
-  for (Call& call : dead) {
-    const bool lost = call.setback.code() == absl::StatusCode::kUnknown;
-    if (stopped && !lost) {
-      Answer(call, Draining());
-    } else {
-      AnswerDead(call);
-    }
-  }
-}
-
-void Lane::AnswerDeadInRound(std::vector<Led>& round) {
-  const SteadyTime now = clock_.Now();
-  const auto answer_dead = [&](std::list<Call>& calls) {
-    for (auto call = calls.begin(); call != calls.end();) {
-      if (IsDead(*call, now)) {
-        AnswerDead(*call);
-        call = calls.erase(call);
-      } else {
-        ++call;
-      }
-    }
-  };
-  for (Led& led : round) {
-    answer_dead(led.leader);
-    answer_dead(led.followers);
-    if (led.leader.empty() && !led.followers.empty()) {
-      led.leader.splice(led.leader.end(), led.followers, led.followers.begin());
-    }
-  }
-  std::erase_if(round, [](const Led& led) { return led.leader.empty(); });
 }
 
 std::vector<Led> Lane::TakeRound() {
@@ -231,8 +117,8 @@ std::vector<Led> Lane::TakeRound() {
   {
     MutexLock lock(mutex_);
     if (stopped_ || clock_.Now() < not_before_) return round;
-    round =
-        queue_.TakeRound(options_.batch_items_max, options_.batch_bytes_max);
+    round = queue_.TakeRound(clock_.Now(), options_.batch_items_max,
+                             options_.batch_bytes_max);
     working_ = !round.empty();
   }
   std::sort(round.begin(), round.end(), [](const Led& a, const Led& b) {
@@ -302,7 +188,7 @@ void Lane::ObserveQueueTimes(const std::vector<Led>& round) {
   const SteadyTime now = clock_.Now();
   for (const Led& led : round) {
     const Call& call = led.leader.front();
-    if (call.setback.ok()) {
+    if (call.setback.ok() && call.seen == nullptr) {
       ObserveTime(metrics_.queue_time, now - call.submitted);
     }
   }
@@ -357,7 +243,10 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   for (Led* const led : calls) {
     Command& command = RequestOf<Kind>(*led).command;
     if constexpr (std::is_same_v<Command, ClaimCommand>) {
-      command.wants_record = !led->followers.empty();
+      const Call& call = led->leader.front();
+      command.waits = MayWait(call);
+      command.wants_record = command.waits || !led->followers.empty();
+      command.seen_present = led->after_crowd || call.seen != nullptr;
     }
     commands.push_back(&command);
   }
@@ -367,26 +256,30 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Led& led = *calls[i];
     if (!counted) {
-      Answer(led.leader.front(),
-             MakeError(Reason::kInternal, "internal error"));
+      AnswerWithError(led.leader.front(),
+                      MakeError(Reason::kInternal, "internal error"));
       PutBackFollowers(led);
       continue;
     }
     auto& outcome = OutcomeOf(answers[i]);
     switch (Judge(outcome.status(), calls.size(), led.leader.front())) {
       case Verdict::kAnswered:
-        std::move(RequestOf<Kind>(led).done)(std::move(outcome));
         if constexpr (std::is_same_v<Command, ClaimCommand>) {
-          AnswerFollowers(led, answers[i]);
+          AnswerClaims(led, answers[i]);
+        } else {
+          if (Kind::kEndsClaims && outcome.ok()) {
+            HomeOf(led).Wake(led.leader.front().id());
+          }
+          std::move(RequestOf<Kind>(led).done)(std::move(outcome));
         }
         PutBackFollowers(led);
         break;
       case Verdict::kBroken:
         // An earlier sending may have been carried out.
-        Answer(led.leader.front(),
-               led.leader.front().setback.code() == absl::StatusCode::kUnknown
-                   ? OutOfTime(led.leader.front())
-                   : MakeError(Reason::kInternal, "internal error"));
+        AnswerWithError(led.leader.front(),
+                        IsLost(led.leader.front())
+                            ? OutOfTime(led.leader.front())
+                            : MakeError(Reason::kInternal, "internal error"));
         PutBackFollowers(led);
         break;
       case Verdict::kLater:
@@ -406,7 +299,7 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
 Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
                           Call& call) {
   if (status.ok() || HasReason(status)) return Verdict::kAnswered;
-  if (call.setback.code() != absl::StatusCode::kUnknown) call.setback = status;
+  if (!IsLost(call)) call.setback = status;
   Count(metrics_.setbacks[SetbackOf(status.code())]);
   switch (status.code()) {
     case absl::StatusCode::kUnknown:
@@ -422,28 +315,6 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
       log_.Write(Severity::kError, "a call failed in the store",
                  ErrorField(status));
       return Verdict::kBroken;
-  }
-}
-
-// Followers asked before the leader's statement was sent, so an answer from
-// its outcome is one they could have got themselves. Only those that need no
-// write are answered; the first that does leads the next round.
-void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
-  if (!answer.observed.has_value()) return;
-  const Observed& observed = *answer.observed;
-  const Record* const record =
-      observed.record.has_value() ? &*observed.record : nullptr;
-  while (!led.followers.empty()) {
-    ClaimCall& follower = std::get<ClaimCall>(led.followers.front().request);
-    Decision<ClaimOutcome> decision =
-        DecideClaim(record, follower.command, observed.now);
-    if (decision.write.has_value()) return;
-    if (decision.answer.ok()) {
-      CountUnwritten(*decision.answer, *record, metrics_);
-    }
-    std::move(follower.done)(std::move(decision.answer));
-    led.followers.pop_front();
-    Count(metrics_.followers_answered);
   }
 }
 
@@ -470,6 +341,7 @@ void Lane::SetAside(Led& led) {
   }
   std::list<Call> call;
   call.splice(call.end(), led.leader);
+  call.front().home = this;
   aside_->Submit(std::move(call));
   PutBackFollowers(led);
 }

@@ -76,6 +76,14 @@ inline constexpr std::size_t kQueueBytesMax = 64 * kMiB;
 static_assert(kQueueItemsMax >= 2 * kBatchItemsMax);
 static_assert(kQueueBytesMax >= 2 * kBatchBytesMax);
 static_assert(kQueueBytesMax >= 2 * kMessageBytesMax);
+// Claims of a lane that wait for another owner's end: a hot key's whole crowd.
+// Whoever comes beyond is answered at once.
+inline constexpr std::size_t kWaitersMax = kQueueItemsMax;
+inline constexpr std::size_t kWaitersBytesMax = kQueueBytesMax;
+// A key that so many asked for at once is next taken to the store a moment
+// later, so that its crowd needs few statements.
+inline constexpr std::size_t kCrowd = 16;
+inline constexpr std::chrono::milliseconds kCrowdPause{10};
 // Rounds of optimistic statement, read and guarded write for one batch; a key
 // that changed under each of them is taken up again later.
 inline constexpr int kStoreRoundsMax = 4;

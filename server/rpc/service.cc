@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/core/errors.h"
+#include "server/core/limits.h"
 #include "server/rpc/conversion.h"
 #include "server/rpc/status.h"
 #include "server/rpc/unary_handler.h"
@@ -116,11 +117,16 @@ grpc::ServerUnaryReactor* Service::Release(grpc::CallbackServerContext* context,
 
 CallContext Service::ContextOf(const Started& call,
                                std::chrono::nanoseconds wait) const {
-  return {
+  CallContext context{
       .deadline =
           AnswerBy(call.context->deadline(), std::chrono::system_clock::now(),
                    call.at, options_.deadline_max + wait),
       .cancelled = [context = call.context] { return context->IsCancelled(); }};
+  if (wait.count() > 0) {
+    context.wait_until = std::min<SteadyTime>(
+        call.at + wait, context.deadline - limits::kWaitMargin);
+  }
+  return context;
 }
 
 template <typename Outcome, typename Request, typename Response>

@@ -145,6 +145,10 @@ class EngineWorld::Table final : public RecordTable {
       Batch<RecordId> ids) override {
     return inner_.CountConflicts(ids);
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    return inner_.FindChanged(watched);
+  }
   absl::StatusOr<FleetRules> ReadRules() override { return inner_.ReadRules(); }
 
  private:
@@ -325,6 +329,11 @@ void EngineWorld::Ask(Command command) {
     const SteadyTime gone =
         clock_.Now() + absl::ToChronoNanoseconds(AnyDuration());
     context.cancelled = [this, gone] { return clock_.Now() >= gone; };
+  }
+  if (std::is_same_v<Command, ClaimCommand> && Chance(50)) {
+    context.wait_until = std::min<SteadyTime>(
+        clock_.Now() + absl::ToChronoNanoseconds(AnyDuration()),
+        context.deadline - limits::kWaitMargin);
   }
   ++asked_;
   const HistoryChecker::Sent sent = checker_.Send(command);
