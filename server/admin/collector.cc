@@ -274,10 +274,11 @@ class Scrape {
                            metrics_.batches[i], kOne);
     }
     Add(std::move(batches));
-    AddSingle("idempotency_followers_answered_total",
-              "Claims that were answered from the outcome of another claim of "
-              "the same key.",
-              metrics_.followers_answered);
+    AddSingle(
+        "idempotency_followers_answered_total",
+        "Claims and lookups that were answered from the outcome of another "
+        "one of the same key.",
+        metrics_.followers_answered);
     FamilyBuilder setbacks("idempotency_setbacks_total",
                            "Calls that a batch did not settle and that were "
                            "tried again or refused, by why.",

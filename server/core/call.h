@@ -31,7 +31,7 @@ struct CallContext {
   SteadyTime wait_until = SteadyTime::min();
   // Has the caller gone away? Null: it never does. Called on lane threads
   // until the call's Done has run.
-  std::function<bool()> cancelled;
+  std::function<bool()> cancelled{};
 };
 
 template <typename Command, typename Outcome>
@@ -49,10 +49,10 @@ class Lane;
 
 // What keeps a claim waiting, as it was last read.
 struct Seen {
-  InProgress answer;
+  InProgress answer{};
   std::int64_t version = 0;
-  std::string policy;    // of the record
-  SteadyTime lapses_at;  // the end of the lease, or a little after it
+  std::string policy{};    // of the record
+  SteadyTime lapses_at{};  // the end of the lease, or a little after it
 };
 
 struct Call {

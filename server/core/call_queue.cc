@@ -12,6 +12,12 @@ bool IsClaim(const Call& call) {
   return std::holds_alternative<ClaimCall>(call.request);
 }
 
+// May the second call be answered from what the first one finds?
+bool MayFollow(const Call& leader, const Call& call) {
+  return leader.request.index() == call.request.index() &&
+         (IsClaim(call) || std::holds_alternative<LookupCall>(call.request));
+}
+
 }  // namespace
 
 void CallQueue::MakeReady(const RecordId& id, Chain& chain) {
@@ -84,15 +90,15 @@ std::vector<Led> CallQueue::TakeRound(SteadyTime now, std::size_t items_max,
       Led& led = round.emplace_back();
       led.leader.splice(led.leader.end(), calls, calls.begin());
       bytes += led.leader.front().bytes;
-      while (IsClaim(led.leader.front()) && !calls.empty() &&
-             IsClaim(calls.front())) {
+      while (!calls.empty() && MayFollow(led.leader.front(), calls.front())) {
         led.followers.splice(led.followers.end(), calls, calls.begin());
       }
       for (const Call& call : led.followers) bytes_ -= call.bytes;
       bytes_ -= led.leader.front().bytes;
       items_ -= 1 + led.followers.size();
       led.after_crowd = after_crowd;
-      crowd = led.followers.size() >= limits::kCrowd;
+      crowd =
+          IsClaim(led.leader.front()) && led.followers.size() >= limits::kCrowd;
     }
     if (crowd && (calls.empty() || IsClaim(calls.front()))) {
       chain->second.after_crowd = true;

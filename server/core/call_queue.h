@@ -14,8 +14,8 @@
 
 namespace idempotency {
 
-// A call and those that asked for a claim of the same key before the call went
-// to the store: they may be answered from its outcome.
+// A claim or lookup and those that asked the same of its key before it went to
+// the store: they may be answered from its outcome. Other calls lead nobody.
 struct Led {
   std::list<Call> leader;  // one call
   std::list<Call> followers;

@@ -270,6 +270,9 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
           if (Kind::kEndsClaims && outcome.ok()) {
             HomeOf(led).Wake(led.leader.front().id());
           }
+          if constexpr (std::is_same_v<Command, LookupCommand>) {
+            AnswerFollowers(led, outcome);
+          }
           std::move(RequestOf<Kind>(led).done)(std::move(outcome));
         }
         PutBackFollowers(led);
@@ -316,6 +319,15 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
                  ErrorField(status));
       return Verdict::kBroken;
   }
+}
+
+void Lane::AnswerFollowers(Led& led,
+                           const absl::StatusOr<LookupOutcome>& outcome) {
+  for (Call& follower : led.followers) {
+    std::move(std::get<LookupCall>(follower.request).done)(outcome);
+    Count(metrics_.followers_answered);
+  }
+  led.followers.clear();
 }
 
 void Lane::PutBackFollowers(Led& led) {

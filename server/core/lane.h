@@ -107,6 +107,7 @@ class Lane {
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
+  void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome);
   void AnswerClaims(Led& led, ClaimAnswer& answer);
   bool MayWait(const Call& call) const;
   void AnswerInProgress(Call& call) const;

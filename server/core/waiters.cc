@@ -34,14 +34,15 @@ void Waiters::Add(std::list<Call> call, SteadyTime now) {
   waiter->end = ends_.insert({end, Place{&id, waiter}});
 }
 
-// A lease that lapses earlier is noticed then. If the database's clock is of
-// another mind, its end is looked for as often as any other.
+// A lease that lapses earlier is noticed then, or soon after if the database's
+// clock runs slower.
 void Waiters::ScheduleLook(const RecordId& id, Key& key, SteadyTime now,
                            SteadyTime at_latest) {
   const SteadyTime::duration interval = std::clamp<SteadyTime::duration>(
       (now - key.newest) / kLookShare, kLookIntervalMin, kLookIntervalMax);
-  SteadyTime at = std::min(now + interval, at_latest);
-  if (key.lapses_at > now) at = std::min(at, key.lapses_at);
+  const SteadyTime lapse =
+      key.lapses_at > now ? key.lapses_at : now + kLookIntervalMin;
+  const SteadyTime at = std::min({now + interval, lapse, at_latest});
   if (key.look != looks_.end()) looks_.erase(key.look);
   key.look = looks_.insert({at, &id});
 }
