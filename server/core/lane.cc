@@ -1,17 +1,12 @@
 #include "server/core/lane.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "server/core/call_answers.h"
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
-#include "server/core/outcome_counts.h"
-#include "server/core/transitions.h"
 
 namespace idempotency {
 namespace {

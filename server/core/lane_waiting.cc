@@ -19,7 +19,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSweepInterval{20};
 // How often it is seen which waiters' callers have gone.
 constexpr milliseconds kRollCallInterval{100};
-// After a look the store is left to calls for so many times as long.
+// Between two looks, so that each is for many keys, and so many times as long
+// as the last one took, so that calls have the store for the most part.
+constexpr milliseconds kLookPause{20};
 constexpr int kLookRest = 4;
 
 // The lease is counted from now on, and so ends here a little after its end by
@@ -316,7 +318,8 @@ void Lane::LookAt(const std::vector<Watched>& watched) {
   {
     MutexLock lock(mutex_);
     const SteadyTime now = clock_.Now();
-    look_not_before_ = now + (now - asked_at) * kLookRest;
+    look_not_before_ = now + std::max<SteadyTime::duration>(
+                                 kLookPause, (now - asked_at) * kLookRest);
   }
   if (!changed.ok()) {
     if (SetbackOf(changed.status().code()) == Setback::kUnavailable ||
