@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "server/core/call_answers.h"
+#include "server/core/call_errors.h"
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
 
@@ -17,6 +17,8 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
+// As many answers are worth another thread's while.
+constexpr std::size_t kAnswersToHandOver = 8;
 
 }  // namespace
 
@@ -33,6 +35,7 @@ Lane::Lane(const LaneOptions& options, const Clock& clock,
 
 void Lane::Submit(std::list<Call> call) {
   absl::Status refusal;
+  bool wake = false;
   {
     MutexLock lock(mutex_);
     if (!accepting_) {
@@ -43,12 +46,11 @@ void Lane::Submit(std::list<Call> call) {
                           "too many calls are queued; try again later");
     } else {
       queue_.Add(std::move(call));
+      wake = std::exchange(sleeping_, false);
     }
   }
-  if (refusal.ok()) {
-    changed_.notify_one();
-    return;
-  }
+  if (wake) changed_.notify_one();
+  if (refusal.ok()) return;
   if (ReasonOf(refusal) == Reason::kOverloaded) Count(metrics_.overloaded);
   Refuse(call.front(), refusal);
 }
@@ -92,10 +94,9 @@ void Lane::RunBatch() {
   bool failed_before = std::exchange(store_failed_, false);
   if (!round.empty() && ResolvePolicies(round)) {
     ObserveQueueTimes(round);
-    RunKind<ClaimKind>(round);
-    RunKind<FinalizeKind>(round);
-    RunKind<LookupKind>(round);
-    RunKind<ReleaseKind>(round);
+    RunClaimsAndFinalizes(round);
+    RunKind<LookupKind>(CallsOf<LookupKind>(round));
+    RunKind<ReleaseKind>(CallsOf<ReleaseKind>(round));
   }
   if (!store_failed_) LookAt(watched);
   if (failed_before && !store_failed_) NoteStoreSuccess();
@@ -191,15 +192,31 @@ void Lane::ObserveQueueTimes(const std::vector<Led>& round) {
 
 // ---- One kind of calls.
 
-template <typename Kind>
-void Lane::RunKind(std::vector<Led>& round) {
-  std::vector<Led*> calls;
-  for (Led& led : round) {
-    if (!led.leader.empty() && std::holds_alternative<typename Kind::Request>(
-                                   led.leader.front().request)) {
-      calls.push_back(&led);
-    }
+void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
+  const std::vector<Led*> claims = CallsOf<ClaimKind>(round);
+  const std::vector<Led*> finalizes = CallsOf<FinalizeKind>(round);
+  if (claims.empty() || finalizes.empty()) {
+    RunKind<ClaimKind>(claims);
+    RunKind<FinalizeKind>(finalizes);
+    return;
   }
+  const SteadyTime now = clock_.Now();
+  ClaimAndFinalizeAnswers answers = store_->ClaimAndFinalize(
+      CommandsOf<ClaimKind>(claims, metrics_, now),
+      CommandsOf<FinalizeKind>(finalizes, metrics_, now));
+  const std::size_t batch_size = claims.size() + finalizes.size();
+  std::vector<Led*> claims_alone;
+  std::vector<Led*> finalizes_alone;
+  Settle<ClaimKind>(claims, std::move(answers.claims), batch_size,
+                    &claims_alone);
+  Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
+                       &finalizes_alone);
+  RunAlone<ClaimKind>(claims_alone);
+  RunAlone<FinalizeKind>(finalizes_alone);
+}
+
+template <typename Kind>
+void Lane::RunKind(const std::vector<Led*>& calls) {
   std::vector<Led*> alone;
   RunOnce<Kind>(calls, &alone);
   RunAlone<Kind>(alone);
@@ -226,58 +243,58 @@ void Lane::RunAlone(const std::vector<Led*>& calls) {
   }
 }
 
-// Takes `calls` to the store as one batch. Those that are to be tried by
-// themselves are added to `alone`.
+// Takes `calls` to the store as one batch.
 template <typename Kind>
 void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   if (calls.empty()) return;
-  using Command = std::remove_reference_t<
-      decltype(RequestOf<Kind>(*calls.front()).command)>;
-  std::vector<const Command*> commands;
-  commands.reserve(calls.size());
-  for (Led* const led : calls) {
-    Command& command = RequestOf<Kind>(*led).command;
-    if constexpr (std::is_same_v<Command, ClaimCommand>) {
-      const Call& call = led->leader.front();
-      command.waits = MayWait(call);
-      command.wants_record = command.waits || !led->followers.empty();
-      command.seen_present = led->after_crowd || call.seen != nullptr;
-    }
-    commands.push_back(&command);
-  }
-  metrics_.batches[static_cast<std::size_t>(Kind::kKind)].Observe(calls.size());
-  auto answers = Kind::Run(*store_, commands);
+  Settle<Kind>(
+      calls,
+      Kind::Run(*store_, CommandsOf<Kind>(calls, metrics_, clock_.Now())),
+      calls.size(), alone);
+}
+
+// Answers `calls`, or decides what else becomes of each. Those that are to be
+// tried by themselves are added to `alone`.
+template <typename Kind, typename StoreAnswer>
+void Lane::Settle(const std::vector<Led*>& calls,
+                  std::vector<StoreAnswer> answers, std::size_t batch_size,
+                  std::vector<Led*>* alone) {
+  using Outcome = typename std::remove_reference_t<decltype(OutcomeOf(
+      answers.front()))>::value_type;
+  Answers<Outcome> given;
+  given.reserve(calls.size());
   const bool counted = answers.size() == calls.size();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Led& led = *calls[i];
     if (!counted) {
-      AnswerWithError(led.leader.front(),
-                      MakeError(Reason::kInternal, "internal error"));
+      Answer(led.leader.front(),
+             MakeError(Reason::kInternal, "internal error"));
       PutBackFollowers(led);
       continue;
     }
     auto& outcome = OutcomeOf(answers[i]);
-    switch (Judge(outcome.status(), calls.size(), led.leader.front())) {
+    switch (Judge(outcome.status(), batch_size, led.leader.front())) {
       case Verdict::kAnswered:
-        if constexpr (std::is_same_v<Command, ClaimCommand>) {
-          AnswerClaims(led, answers[i]);
+        if constexpr (std::is_same_v<Kind, ClaimKind>) {
+          AnswerClaims(led, answers[i], given);
         } else {
           if (Kind::kEndsClaims && outcome.ok()) {
             HomeOf(led).Wake(led.leader.front().id());
           }
-          if constexpr (std::is_same_v<Command, LookupCommand>) {
-            AnswerFollowers(led, outcome);
+          if constexpr (std::is_same_v<Kind, LookupKind>) {
+            AnswerFollowers(led, outcome, given);
           }
-          std::move(RequestOf<Kind>(led).done)(std::move(outcome));
+          given.emplace_back(std::move(RequestOf<Kind>(led).done),
+                             std::move(outcome));
         }
         PutBackFollowers(led);
         break;
       case Verdict::kBroken:
         // An earlier sending may have been carried out.
-        AnswerWithError(led.leader.front(),
-                        IsLost(led.leader.front())
-                            ? OutOfTime(led.leader.front())
-                            : MakeError(Reason::kInternal, "internal error"));
+        Answer(led.leader.front(),
+               IsLost(led.leader.front())
+                   ? OutOfTime(led.leader.front())
+                   : MakeError(Reason::kInternal, "internal error"));
         PutBackFollowers(led);
         break;
       case Verdict::kLater:
@@ -290,6 +307,19 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
         SetAside(led);
         break;
     }
+  }
+  Give(std::move(given));
+}
+
+// Few answers cost less than waking another thread.
+template <typename Outcome>
+void Lane::Give(Answers<Outcome> answers) {
+  const bool few = answers.size() < kAnswersToHandOver;
+  GiveAnswers give = [answers = std::move(answers)]() mutable {
+    for (auto& [done, outcome] : answers) std::move(done)(std::move(outcome));
+  };
+  if (few || options_.answers == nullptr || !options_.answers->Offer(give)) {
+    std::move(give)();
   }
 }
 
@@ -317,9 +347,11 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
 }
 
 void Lane::AnswerFollowers(Led& led,
-                           const absl::StatusOr<LookupOutcome>& outcome) {
+                           const absl::StatusOr<LookupOutcome>& outcome,
+                           Answers<LookupOutcome>& answers) {
   for (Call& follower : led.followers) {
-    std::move(std::get<LookupCall>(follower.request).done)(outcome);
+    answers.emplace_back(std::move(std::get<LookupCall>(follower.request).done),
+                         outcome);
     Count(metrics_.followers_answered);
   }
   led.followers.clear();

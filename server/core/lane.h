@@ -7,8 +7,10 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "server/core/answer_queue.h"
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
 #include "server/core/clock.h"
@@ -36,6 +38,9 @@ struct LaneOptions {
   // Whoever would wait beyond these is answered InProgress at once.
   std::size_t waiters_max = limits::kWaitersMax;
   std::size_t waiters_bytes_max = limits::kWaitersBytesMax;
+  // Where the answers of a large batch are given; it must outlive the lane.
+  // Null: the lane gives them itself.
+  AnswerQueue* answers = nullptr;
 };
 
 // A step function: whoever drives it, a thread or a simulator, calls
@@ -89,6 +94,11 @@ class Lane {
   void Stop();
 
  private:
+  // To be given when the batch has been gone through.
+  template <typename Outcome>
+  using Answers =
+      std::vector<std::pair<Done<Outcome>, absl::StatusOr<Outcome>>>;
+
   enum class Verdict { kAnswered, kBroken, kLater, kAlone, kAside };
 
   bool IsDead(const Call& call, SteadyTime now) const;
@@ -100,15 +110,23 @@ class Lane {
   bool ResolvePolicies(std::vector<Led>& round);
   absl::Status ReloadRules();
   void ObserveQueueTimes(const std::vector<Led>& round);
+  void RunClaimsAndFinalizes(std::vector<Led>& round);
   template <typename Kind>
-  void RunKind(std::vector<Led>& round);
+  void RunKind(const std::vector<Led*>& calls);
   template <typename Kind>
   void RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone);
+  template <typename Kind, typename StoreAnswer>
+  void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
+              std::size_t batch_size, std::vector<Led*>* alone);
+  template <typename Outcome>
+  void Give(Answers<Outcome> answers);
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
-  void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome);
-  void AnswerClaims(Led& led, ClaimAnswer& answer);
+  void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome,
+                       Answers<LookupOutcome>& answers);
+  void AnswerClaims(Led& led, ClaimAnswer& answer,
+                    Answers<ClaimOutcome>& answers);
   bool MayWait(const Call& call) const;
   void AnswerInProgress(Call& call) const;
   Lane& HomeOf(const Led& led);
@@ -141,6 +159,7 @@ class Lane {
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
+  bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;
   // Until then the store is left alone.
   SteadyTime not_before_ ABSL_GUARDED_BY(mutex_);
   // When the waiters' keys may be looked at next, and when it is next seen

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/core/call_answers.h"
+#include "server/core/call_errors.h"
 #include "server/core/lane.h"
 #include "server/core/outcome_counts.h"
 #include "server/core/transitions.h"
@@ -77,11 +77,13 @@ bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     }
     const SteadyTime next = std::min(NextWork(), sweep);
     if (next <= now) return true;
+    sleeping_ = true;
     if (next == SteadyTime::max()) {
       changed_.wait(lock);
     } else {
       changed_.wait_for(lock, next - now);
     }
+    sleeping_ = false;
   }
   return false;
 }
@@ -113,7 +115,7 @@ bool Lane::IsDead(const Call& call, SteadyTime now) const {
 void Lane::AnswerDead(Call& call) const {
   if (CallerIsGone(call)) {
     Count(metrics_.cancelled_in_queue);
-    AnswerWithError(call, absl::CancelledError("the caller has gone"));
+    Answer(call, absl::CancelledError("the caller has gone"));
     return;
   }
   if (store_failed_ && call.setback.ok()) {
@@ -128,7 +130,7 @@ void Lane::Refuse(Call& call, const absl::Status& why) const {
   if (IsWaiter(call)) {
     AnswerInProgress(call);
   } else {
-    AnswerWithError(call, IsLost(call) ? OutOfTime(call) : why);
+    Answer(call, IsLost(call) ? OutOfTime(call) : why);
   }
 }
 
@@ -200,7 +202,8 @@ Lane& Lane::HomeOf(const Led& led) {
 // the leader's statement was sent, so an answer from its outcome is one they
 // could have got themselves. Only those that need no write are answered; the
 // first that does leads the next round.
-void Lane::AnswerClaims(Led& led, ClaimAnswer& answer) {
+void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
+                        Answers<ClaimOutcome>& answers) {
   Lane& home = HomeOf(led);
   Call& leader = led.leader.front();
   std::list<Call> waiting;
@@ -221,7 +224,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer) {
     let_wait(led.leader, *in_progress);
   } else {
     if (EndsWaits(answer.outcome)) home.Wake(leader.id());
-    std::move(claim.done)(std::move(answer.outcome));
+    answers.emplace_back(std::move(claim.done), std::move(answer.outcome));
   }
   while (answer.observed.has_value() && !led.followers.empty()) {
     ClaimCall& follower = std::get<ClaimCall>(led.followers.front().request);
@@ -236,7 +239,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer) {
     if (decision.answer.ok()) {
       CountUnwritten(*decision.answer, *record, metrics_);
     }
-    std::move(follower.done)(std::move(decision.answer));
+    answers.emplace_back(std::move(follower.done), std::move(decision.answer));
     led.followers.pop_front();
     Count(metrics_.followers_answered);
   }
