@@ -102,7 +102,8 @@ void App::MakeEngine() {
       LaneOptions{.queue_items_max = config_.queue_items_max,
                   .store_patience = config_.store_patience},
       clock_, rules_, metrics_, log_, std::move(stores),
-      MakePostgresStore(connection_, clock_, metrics_));
+      MakePostgresStore(connection_, clock_, metrics_),
+      config_.replay_cache_bytes);
 }
 
 absl::Status App::StartServer() {

@@ -66,6 +66,11 @@ ABSL_FLAG(std::int64_t, body_bytes_max, limits::kBodyBytesDefault,
           "Longest response body that is kept, in bytes, up to 3 MiB. A longer "
           "one is recorded without its body: work that was done must not be "
           "done again because its answer was long.");
+ABSL_FLAG(std::int64_t, replay_cache_bytes, limits::kReplayCacheBytesDefault,
+          "Memory, in bytes, for replays that are answered without asking the "
+          "database: recorded responses that were asked for, each for what is "
+          "left of its life and at most 60 s. Rows that are deleted by hand "
+          "are replayed as long as that. 0: none are kept.");
 ABSL_FLAG(absl::Duration, deadline_max,
           absl::FromChrono(limits::kDeadlineDefault),
           "Deadline of calls that bring none or a longer one (without "
@@ -128,6 +133,7 @@ constexpr const char* kFlags[] = {"listen",
                                   "lanes",
                                   "queue_items_max",
                                   "body_bytes_max",
+                                  "replay_cache_bytes",
                                   "deadline_max",
                                   "store_patience",
                                   "downstream_namespace",
@@ -269,6 +275,9 @@ absl::Status CheckFlags() {
            CheckRange<std::int64_t>("body_bytes_max",
                                     absl::GetFlag(FLAGS_body_bytes_max), 0,
                                     limits::kBodyBytesMax),
+           CheckRange<std::int64_t>("replay_cache_bytes",
+                                    absl::GetFlag(FLAGS_replay_cache_bytes), 0,
+                                    limits::kReplayCacheBytesMax),
            CheckRange("reaper_batch", absl::GetFlag(FLAGS_reaper_batch), 1,
                       100'000),
            CheckDuration("deadline_max", absl::GetFlag(FLAGS_deadline_max),
@@ -363,6 +372,7 @@ Config FromFlags() {
   config.lanes = absl::GetFlag(FLAGS_lanes);
   config.queue_items_max = absl::GetFlag(FLAGS_queue_items_max);
   config.body_bytes_max = absl::GetFlag(FLAGS_body_bytes_max);
+  config.replay_cache_bytes = absl::GetFlag(FLAGS_replay_cache_bytes);
   config.deadline_max =
       absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_deadline_max));
   config.store_patience =

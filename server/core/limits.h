@@ -85,6 +85,14 @@ inline constexpr std::size_t kInlineBodyBytesMax = 16 * kKiB;
 inline constexpr std::size_t kBodyGroupBytesMax = 8 * kMiB;
 static_assert(kBodyGroupBytesMax >= kBodyBytesMax);
 
+// ---- Replays from memory.
+
+inline constexpr std::size_t kReplayCacheBytesDefault = 64 * kMiB;
+inline constexpr std::size_t kReplayCacheBytesMax = 64 * 1024 * kMiB;
+// How long a replay may go on after the database has forgotten the record,
+// which only people can make it do.
+inline constexpr std::chrono::seconds kReplayCacheLifeMax{60};
+
 // ---- Evidence.
 
 // One row per claim token and response, at most this many a record.

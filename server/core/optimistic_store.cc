@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "server/core/errors.h"
@@ -97,6 +98,10 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
     }
   }
   return changed;
+}
+
+bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
+  return outcome.ok() && std::holds_alternative<Replay>(*outcome);
 }
 
 // One batch of claims on its way through the rounds.
@@ -249,7 +254,7 @@ class ClaimRun {
         CountUnwritten(*decision.answer, *record, metrics_);
       }
       answers_[item].outcome = std::move(decision.answer);
-      if (claims_[item]->wants_record) {
+      if (claims_[item]->wants_record || IsReplay(answers_[item].outcome)) {
         answers_[item].observed =
             Observed{.record = std::move(row.record), .now = now};
       }
