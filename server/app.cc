@@ -100,6 +100,7 @@ void App::MakeEngine() {
   }
   engine_ = std::make_unique<Engine>(
       LaneOptions{.queue_items_max = config_.queue_items_max,
+                  .queue_wait_max = config_.queue_wait_max,
                   .store_patience = config_.store_patience},
       clock_, rules_, metrics_, log_, std::move(stores),
       MakePostgresStore(connection_, clock_, metrics_),

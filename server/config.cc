@@ -61,7 +61,15 @@ ABSL_FLAG(int, lanes, 1,
           "is far away. One more connection serves calls that met a lock.");
 ABSL_FLAG(std::int64_t, queue_items_max, limits::kQueueItemsMax,
           "Calls that may wait for a lane; above it callers are told "
-          "OVERLOADED at once, which is better than a late answer.");
+          "OVERLOADED at once, which is better than a late answer. Calls that "
+          "finish what was begun (Finalize, Release, renewals) may be twice "
+          "as many.");
+ABSL_FLAG(absl::Duration, queue_wait_max,
+          absl::FromChrono(limits::kQueueWaitMaxDefault),
+          "When more than a batch waits for a lane, a call whose answer is "
+          "expected later than this, or than its deadline, is told OVERLOADED "
+          "at once, and when to come back. Calls that finish what was begun "
+          "get four times as long. 0: calls wait until their deadlines.");
 ABSL_FLAG(std::int64_t, body_bytes_max, limits::kBodyBytesDefault,
           "Longest response body that is kept, in bytes, up to 3 MiB. A longer "
           "one is recorded without its body: work that was done must not be "
@@ -123,31 +131,17 @@ namespace {
 constexpr char kPrefix[] = "IDEMPOTENCY_";
 
 // In the order of the manual.
-constexpr const char* kFlags[] = {"listen",
-                                  "admin_listen",
-                                  "database",
-                                  "data_dir",
-                                  "migrate",
-                                  "database_pooled",
-                                  "database_citus",
-                                  "lanes",
-                                  "queue_items_max",
-                                  "body_bytes_max",
-                                  "replay_cache_bytes",
-                                  "deadline_max",
-                                  "store_patience",
-                                  "downstream_namespace",
-                                  "reaper_batch",
-                                  "reaper_pause",
-                                  "conflict_retention",
-                                  "tls_certificate",
-                                  "tls_key",
-                                  "tls_client_ca",
-                                  "allow_plaintext",
-                                  "reflection",
-                                  "max_connection_age",
-                                  "drain_delay",
-                                  "drain_timeout"};
+constexpr const char* kFlags[] = {
+    "listen",          "admin_listen",   "database",
+    "data_dir",        "migrate",        "database_pooled",
+    "database_citus",  "lanes",          "queue_items_max",
+    "queue_wait_max",  "body_bytes_max", "replay_cache_bytes",
+    "deadline_max",    "store_patience", "downstream_namespace",
+    "reaper_batch",    "reaper_pause",   "conflict_retention",
+    "tls_certificate", "tls_key",        "tls_client_ca",
+    "allow_plaintext", "reflection",     "max_connection_age",
+    "drain_delay",     "drain_timeout",
+};
 
 std::string EnvironmentName(const char* flag) {
   return absl::StrCat(kPrefix, absl::AsciiStrToUpper(flag));
@@ -282,6 +276,8 @@ absl::Status CheckFlags() {
                       100'000),
            CheckDuration("deadline_max", absl::GetFlag(FLAGS_deadline_max),
                          absl::Milliseconds(100), 600 * second),
+           CheckDuration("queue_wait_max", absl::GetFlag(FLAGS_queue_wait_max),
+                         absl::ZeroDuration(), 600 * second),
            CheckDuration("store_patience", absl::GetFlag(FLAGS_store_patience),
                          absl::ZeroDuration(), 60 * second),
            CheckDuration("reaper_pause", absl::GetFlag(FLAGS_reaper_pause),
@@ -371,6 +367,8 @@ Config FromFlags() {
   config.database_citus = absl::GetFlag(FLAGS_database_citus);
   config.lanes = absl::GetFlag(FLAGS_lanes);
   config.queue_items_max = absl::GetFlag(FLAGS_queue_items_max);
+  config.queue_wait_max =
+      absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_queue_wait_max));
   config.body_bytes_max = absl::GetFlag(FLAGS_body_bytes_max);
   config.replay_cache_bytes = absl::GetFlag(FLAGS_replay_cache_bytes);
   config.deadline_max =

@@ -69,21 +69,17 @@ Lane::Lane(const LaneOptions& options, const Clock& clock,
       metrics_(metrics),
       log_(log),
       store_(std::move(store)),
-      aside_(aside) {}
+      aside_(aside),
+      admission_({.batch_items_max = options.batch_items_max,
+                  .batch_bytes_max = options.batch_bytes_max,
+                  .wait_max = options.queue_wait_max}) {}
 
 void Lane::Submit(std::list<Call> call) {
   absl::Status refusal;
   {
     MutexLock lock(mutex_);
-    if (!accepting_) {
-      refusal = Draining();
-    } else if (queue_.items() >= options_.queue_items_max ||
-               queue_.bytes() + call.front().bytes > options_.queue_bytes_max) {
-      refusal = MakeError(Reason::kOverloaded,
-                          "too many calls are queued; try again later");
-    } else {
-      queue_.Add(std::move(call));
-    }
+    refusal = accepting_ ? Admit(call.front()) : Draining();
+    if (refusal.ok()) queue_.Add(std::move(call));
   }
   if (refusal.ok()) {
     changed_.notify_one();
@@ -148,6 +144,7 @@ void Lane::RunBatch() {
   if (failed_before && !store_failed_) NoteStoreSuccess();
   MutexLock lock(mutex_);
   working_ = false;
+  admission_.EndRound(clock_.Now(), !round.empty() && !store_failed_);
 }
 
 // ---- What needs no store.
@@ -234,6 +231,7 @@ std::vector<Led> Lane::TakeRound() {
     round =
         queue_.TakeRound(options_.batch_items_max, options_.batch_bytes_max);
     working_ = !round.empty();
+    if (working_) admission_.BeginRound(clock_.Now());
   }
   std::sort(round.begin(), round.end(), [](const Led& a, const Led& b) {
     return a.leader.front().id() < b.leader.front().id();

@@ -76,6 +76,12 @@ inline constexpr std::size_t kQueueBytesMax = 64 * kMiB;
 static_assert(kQueueItemsMax >= 2 * kBatchItemsMax);
 static_assert(kQueueBytesMax >= 2 * kBatchBytesMax);
 static_assert(kQueueBytesMax >= 2 * kMessageBytesMax);
+// A caller that is refused at once goes elsewhere or comes back; one that is
+// answered after a second has often given up.
+inline constexpr std::chrono::seconds kQueueWaitMaxDefault{1};
+// Longest pause that a refused caller is asked for: by then the load may be
+// another one.
+inline constexpr std::chrono::seconds kRetryDelayMax{5};
 // Rounds of optimistic statement, read and guarded write for one batch; a key
 // that changed under each of them is taken up again later.
 inline constexpr int kStoreRoundsMax = 4;
