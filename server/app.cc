@@ -201,7 +201,8 @@ std::unique_ptr<Reaper> App::MakeReaper() {
       ReaperOptions{.batch = config_.reaper_batch,
                     .conflict_retention = config_.conflict_retention,
                     .pause = config_.reaper_pause},
-      MakePostgresSweeper(connection_, clock_, metrics_), metrics_, log_report);
+      MakePostgresSweeper(connection_, clock_, metrics_), clock_, metrics_,
+      log_report);
 }
 
 std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {

@@ -87,11 +87,12 @@ ABSL_FLAG(absl::Duration, store_patience, absl::Seconds(2),
           "How long a call is kept while the database can't be reached, "
           "before it is told STORE_UNAVAILABLE: long enough for a restart of "
           "a connection, short enough for the caller's next try elsewhere.");
-ABSL_FLAG(int, reaper_batch, 1000,
-          "Expired records that the reaper deletes in one statement, 1 to "
-          "100000. Smaller steps disturb callers less.");
+ABSL_FLAG(int, reaper_batch, 5000,
+          "The most expired records that the reaper deletes in one statement, "
+          "1 to 100000. It takes fewer while statements take longer than 25 "
+          "ms, and rests twice as long as it works.");
 ABSL_FLAG(absl::Duration, reaper_pause, absl::Seconds(5),
-          "How long the reaper rests after it found less than a batch.");
+          "How long the reaper rests when there is nothing more to delete.");
 ABSL_FLAG(absl::Duration, conflict_retention, absl::Hours(90 * 24),
           "How long refused responses (the evidence of work done twice) are "
           "kept after they were last seen.");

@@ -95,7 +95,7 @@ TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
       {"deadline_max", "30s"},
       {"store_patience", "2s"},
       {"downstream_namespace", "empty"},
-      {"reaper_batch", "1000"},
+      {"reaper_batch", "5000"},
       {"reaper_pause", "5s"},
       {"conflict_retention", "2160h"},
       {"tls_certificate", "empty"},
