@@ -100,10 +100,12 @@ void App::MakeEngine() {
   }
   engine_ = std::make_unique<Engine>(
       LaneOptions{.queue_items_max = config_.queue_items_max,
+                  .queue_wait_max = config_.queue_wait_max,
                   .store_patience = config_.store_patience,
                   .answers = &answers_},
       clock_, rules_, metrics_, log_, std::move(stores),
-      MakePostgresStore(connection_, clock_, metrics_));
+      MakePostgresStore(connection_, clock_, metrics_),
+      config_.replay_cache_bytes);
 }
 
 absl::Status App::StartServer() {
@@ -205,7 +207,8 @@ std::unique_ptr<Reaper> App::MakeReaper() {
       ReaperOptions{.batch = config_.reaper_batch,
                     .conflict_retention = config_.conflict_retention,
                     .pause = config_.reaper_pause},
-      MakePostgresSweeper(connection_, clock_, metrics_), metrics_, log_report);
+      MakePostgresSweeper(connection_, clock_, metrics_), clock_, metrics_,
+      log_report);
 }
 
 std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {

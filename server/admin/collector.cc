@@ -80,6 +80,7 @@ class Scrape {
     AddConflicts();
     AddQueue();
     AddBatches();
+    AddReplayCache();
     AddStatements();
     AddReaper();
     AddServer();
@@ -285,6 +286,18 @@ class Scrape {
                            MetricType::Counter);
     AddEach(metrics_.setbacks, kSetbackNames, "class", {}, setbacks);
     Add(std::move(setbacks));
+  }
+
+  void AddReplayCache() {
+    AddSingle("idempotency_replay_cache_hits_total",
+              "Claims that were answered from the cache of replays.",
+              metrics_.replay_cache_hits);
+    AddGauge("idempotency_replay_cache_entries",
+             "Records in the cache of replays.",
+             static_cast<double>(metrics_.replay_cache_entries));
+    AddGauge("idempotency_replay_cache_bytes",
+             "Memory that the cache of replays holds.",
+             static_cast<double>(metrics_.replay_cache_bytes));
   }
 
   void AddStatements() {

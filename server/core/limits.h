@@ -84,6 +84,12 @@ inline constexpr std::size_t kWaitersBytesMax = kQueueBytesMax;
 // later, so that its crowd needs few statements.
 inline constexpr std::size_t kCrowd = 16;
 inline constexpr std::chrono::milliseconds kCrowdPause{10};
+// A caller that is refused at once goes elsewhere or comes back; one that is
+// answered after a second has often given up.
+inline constexpr std::chrono::seconds kQueueWaitMaxDefault{1};
+// Longest pause that a refused caller is asked for: by then the load may be
+// another one.
+inline constexpr std::chrono::seconds kRetryDelayMax{5};
 // Rounds of optimistic statement, read and guarded write for one batch; a key
 // that changed under each of them is taken up again later.
 inline constexpr int kStoreRoundsMax = 4;
@@ -92,6 +98,14 @@ inline constexpr int kStoreRoundsMax = 4;
 inline constexpr std::size_t kInlineBodyBytesMax = 16 * kKiB;
 inline constexpr std::size_t kBodyGroupBytesMax = 8 * kMiB;
 static_assert(kBodyGroupBytesMax >= kBodyBytesMax);
+
+// ---- Replays from memory.
+
+inline constexpr std::size_t kReplayCacheBytesDefault = 64 * kMiB;
+inline constexpr std::size_t kReplayCacheBytesMax = 64 * 1024 * kMiB;
+// How long a replay may go on after the database has forgotten the record,
+// which only people can make it do.
+inline constexpr std::chrono::seconds kReplayCacheLifeMax{60};
 
 // ---- Evidence.
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <numeric>
 #include <utility>
+#include <variant>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -105,6 +106,10 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
     }
   }
   return changed;
+}
+
+bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
+  return outcome.ok() && std::holds_alternative<Replay>(*outcome);
 }
 
 // One batch of claims on its way through the rounds.
@@ -265,7 +270,7 @@ class ClaimRun {
         CountUnwritten(*decision.answer, *record, metrics_);
       }
       answers_[item].outcome = std::move(decision.answer);
-      if (claims_[item]->wants_record) {
+      if (claims_[item]->wants_record || IsReplay(answers_[item].outcome)) {
         answers_[item].observed =
             Observed{.record = std::move(row.record), .now = now};
       }
