@@ -17,11 +17,18 @@
 
 namespace idempotency {
 
+// Whether calls may go over the stream `Bulk`, which costs less for each.
+enum class BulkUse {
+  kAuto,  // while many calls are under way, of a server that has it
+  kNever,
+};
+
 struct ClientOptions {
   // How long a call may take, all its attempts together; Claim adds the
   // request's `wait` to it, of which the server grants at most 60 s.
   std::chrono::milliseconds timeout{5000};
   RetryOptions retry = {};
+  BulkUse bulk = BulkUse::kAuto;
   // What the server keeps of a body, in bytes: its own setting, at most 3 MiB.
   std::size_t body_bytes_max = std::size_t{1} << 20;
   // TLS with files that may change: calls go over a new connection once they
