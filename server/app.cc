@@ -113,6 +113,7 @@ absl::Status App::StartServer() {
                         .reflection = config_.reflection},
                        {.body_bytes_max = config_.body_bytes_max,
                         .deadline_max = config_.deadline_max,
+                        .reply_bytes_max = config_.reply_bytes_max,
                         .downstream_namespace = config_.downstream_namespace},
                        {.engine = *engine_,
                         .rules = rules_,
@@ -266,6 +267,7 @@ void App::Finish(milliseconds delay, milliseconds grace) {
     server_->StopServing();
     std::this_thread::sleep_for(delay);
     engine_->StopAccepting();
+    server_->DrainStreams();
     const SteadyTime end = clock_.Now() + grace;
     std::this_thread::sleep_for(std::min(grace, kTurnAway));
     server_->Shutdown(

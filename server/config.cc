@@ -66,6 +66,10 @@ ABSL_FLAG(std::int64_t, body_bytes_max, limits::kBodyBytesDefault,
           "Longest response body that is kept, in bytes, up to 3 MiB. A longer "
           "one is recorded without its body: work that was done must not be "
           "done again because its answer was long.");
+ABSL_FLAG(std::int64_t, reply_bytes_max, limits::kReplyBytesMax,
+          "Memory for answers that their callers have not read yet, in bytes, "
+          "16 MiB to 1 TiB. A Claim or Lookup whose recorded response finds no "
+          "room is told OVERLOADED, and loses nothing by asking again.");
 ABSL_FLAG(absl::Duration, deadline_max,
           absl::FromChrono(limits::kDeadlineDefault),
           "Deadline of calls that bring none or a longer one (without "
@@ -128,6 +132,7 @@ constexpr const char* kFlags[] = {"listen",
                                   "lanes",
                                   "queue_items_max",
                                   "body_bytes_max",
+                                  "reply_bytes_max",
                                   "deadline_max",
                                   "store_patience",
                                   "downstream_namespace",
@@ -269,6 +274,9 @@ absl::Status CheckFlags() {
            CheckRange<std::int64_t>("body_bytes_max",
                                     absl::GetFlag(FLAGS_body_bytes_max), 0,
                                     limits::kBodyBytesMax),
+           CheckRange<std::int64_t>(
+               "reply_bytes_max", absl::GetFlag(FLAGS_reply_bytes_max),
+               limits::kReplyBytesMaxLeast, limits::kMiB * limits::kMiB),
            CheckRange("reaper_batch", absl::GetFlag(FLAGS_reaper_batch), 1,
                       100'000),
            CheckDuration("deadline_max", absl::GetFlag(FLAGS_deadline_max),
@@ -363,6 +371,7 @@ Config FromFlags() {
   config.lanes = absl::GetFlag(FLAGS_lanes);
   config.queue_items_max = absl::GetFlag(FLAGS_queue_items_max);
   config.body_bytes_max = absl::GetFlag(FLAGS_body_bytes_max);
+  config.reply_bytes_max = absl::GetFlag(FLAGS_reply_bytes_max);
   config.deadline_max =
       absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_deadline_max));
   config.store_patience =

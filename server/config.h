@@ -28,6 +28,7 @@ struct Config {
   int lanes = 1;
   std::size_t queue_items_max = 0;
   std::size_t body_bytes_max = 0;
+  std::size_t reply_bytes_max = 0;
   std::chrono::milliseconds deadline_max{0};
   std::chrono::milliseconds store_patience{0};
   int reaper_batch = 0;

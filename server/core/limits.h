@@ -85,6 +85,39 @@ inline constexpr std::size_t kInlineBodyBytesMax = 16 * kKiB;
 inline constexpr std::size_t kBodyGroupBytesMax = 8 * kMiB;
 static_assert(kBodyGroupBytesMax >= kBodyBytesMax);
 
+// ---- Answers, and streams of Bulk.
+
+// Answers that wait to be read by their callers. As many as a hundred callers
+// can be late with bodies of the longest kind, or some hundred thousand with
+// short ones.
+inline constexpr std::size_t kReplyBytesMax = 256 * kMiB;
+inline constexpr std::size_t kReplyBytesMaxLeast = 16 * kMiB;
+// One stream may hold a part of them, so that no caller that stops reading
+// takes what all others are answered from.
+inline constexpr std::size_t kReplyStreamShare = 4;
+static_assert(kReplyBytesMaxLeast / kReplyStreamShare >= kMessageBytesMax);
+// In one message: more than a consumer polls at a time.
+inline constexpr std::size_t kBulkCommandsMax = 1024;
+// Read from a stream and not answered yet. Several batches, so that lanes find
+// the next one queued; two such streams fit the queue of a lane.
+inline constexpr std::size_t kBulkInFlightMax = 8 * kBulkCommandsMax;
+inline constexpr std::size_t kBulkInFlightBytesMax = 8 * kMiB;
+static_assert(2 * kBulkInFlightMax <= kQueueItemsMax);
+static_assert(kBulkInFlightBytesMax >= kMessageBytesMax);
+// Of those, the claims that may wait for another owner: the rest of the stream
+// is not to be held back by them.
+inline constexpr std::size_t kBulkWaitingMax = kBulkInFlightMax / 2;
+// Results go out in messages of about this size: a caller needs the whole of
+// one before it sees the first result.
+inline constexpr std::size_t kBulkMessageBytes = 256 * kKiB;
+// Nothing more is read from a stream whose caller is so far behind.
+inline constexpr std::size_t kBulkUnsentBytesMax = 8 * kMiB;
+// Streams of one server: a few for each process of a large fleet.
+inline constexpr std::size_t kBulkStreamsMax = 4096;
+// How long a stream lives where connections have an age, so that it is over
+// before gRPC cuts the connection off.
+inline constexpr std::chrono::seconds kBulkAgeMax{60};
+
 // ---- Evidence.
 
 // One row per claim token and response, at most this many a record.
