@@ -234,7 +234,10 @@ class AsyncClient::Call final
     Failed(status, FailureOf(status, writes_, sent));
   }
 
-  void OnUnsupported() override { SendAsCall(); }
+  void OnSendAgain(bool sent) override {
+    may_have_acted_ = may_have_acted_ || (writes_ && sent);
+    Send();
+  }
 
  private:
   Call(Shared& shared, Method method, bool writes, Request request,
@@ -302,7 +305,9 @@ class AsyncClient::Call final
     Failed(status, FailureOf(status, writes_, true));
   }
 
-  void Failed(absl::Status status, const AttemptFailure& failure) {
+  void Failed(absl::Status status, AttemptFailure failure) {
+    const bool last_may_have_acted = failure.may_have_acted;
+    failure.may_have_acted = failure.may_have_acted || may_have_acted_;
     RetryDecision decision =
         retry_.AfterFailure(failure, shared_.environment->Now(),
                             RandomFraction(*shared_.environment));
@@ -313,8 +318,8 @@ class AsyncClient::Call final
       status = *std::move(last_failure_);
     }
     if (decision.verdict != RetryVerdict::kSendAgain || cancelled()) {
-      return Answer(FinalStatus(status, retry_, decision.verdict,
-                                failure.may_have_acted));
+      return Answer(
+          FinalStatus(status, retry_, decision.verdict, last_may_have_acted));
     }
     last_failure_ = std::move(status);
     MutexLock lock(mutex_);
@@ -364,6 +369,8 @@ class AsyncClient::Call final
   Answered<Response> answered_;
   const ClientEnvironment::TimePoint deadline_;
   RetryState retry_;
+  // By what was sent and begun anew.
+  bool may_have_acted_ = false;
   std::optional<absl::Status> last_failure_;
   std::shared_ptr<const Connection> connection_;  // of the latest attempt
 

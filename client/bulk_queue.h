@@ -32,8 +32,9 @@ class BulkCommand {
   virtual void OnResult(v1::Result& result) = 0;
   // `sent`: the server may have received it.
   virtual void OnFailure(const absl::Status& status, bool sent) = 0;
-  // The server has no Bulk.
-  virtual void OnUnsupported() = 0;
+  // It is to be sent anew at once, and no attempt counts as made: the server
+  // has no Bulk, or has ended the stream in good order.
+  virtual void OnSendAgain(bool sent) = 0;
 };
 
 // The contract's bound.

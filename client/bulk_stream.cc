@@ -7,12 +7,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/bulk_command.h"
+#include "client/status.h"
 
 namespace idempotency::internal {
 namespace {
 
 using std::chrono::nanoseconds;
 
+constexpr char kDraining[] = "DRAINING";
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr std::chrono::minutes kNoUsePause{1};
 // So many answers' calls are kept together before they are sent.
 constexpr std::size_t kHeldBackMax = 256;
@@ -33,18 +36,20 @@ void SetDuration(nanoseconds value, google::protobuf::Duration* duration) {
   duration->set_nanos(static_cast<std::int32_t>((value - seconds).count()));
 }
 
-absl::Status LostWith(const grpc::Status& end) {
-  return absl::UnavailableError(absl::StrCat(
-      "the stream of commands ended before the answer: code ",
-      static_cast<int>(end.error_code()),
-      end.error_message().empty() ? "" : ", ", end.error_message()));
+// Of the end, a lost answer has only the time that the server asks for.
+absl::Status LostWith(const absl::Status& end) {
+  absl::Status lost = absl::UnavailableError(
+      absl::StrCat("the stream of commands ended before the answer: ",
+                   absl::StatusCodeToString(end.code()),
+                   end.message().empty() ? "" : ", ", end.message()));
+  const auto retry_info = end.GetPayload(kRetryInfoUrl);
+  if (retry_info.has_value()) lost.SetPayload(kRetryInfoUrl, *retry_info);
+  return lost;
 }
 
 // What a server says, or a proxy, that will say the same next time.
-bool Refuses(grpc::StatusCode code) {
-  return code != grpc::StatusCode::OK &&
-         code != grpc::StatusCode::UNAVAILABLE &&
-         code != grpc::StatusCode::CANCELLED;
+bool Refuses(const absl::Status& end) {
+  return !end.ok() && !absl::IsUnavailable(end) && !absl::IsCancelled(end);
 }
 
 }  // namespace
@@ -240,15 +245,17 @@ void BulkStream::OnDone(const grpc::Status& status) {
     ever_answered = queue_.ever_answered();
     stood_still = queue_.stands_still();
   }
-  const bool refused = Refuses(status.error_code());
-  streams_.Ended(this, ever_answered || !(refused || stood_still));
-  const bool unsupported =
-      !ever_answered && status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+  const absl::Status end = ToAbslStatus(status);
+  streams_.Ended(this, ever_answered || !(Refuses(end) || stood_still));
+  // Neither can go round for ever: the one makes calls of the commands, the
+  // other has answered some.
+  const bool unsupported = !ever_answered && absl::IsUnimplemented(end);
+  const bool in_good_order = ever_answered && ErrorReasonOf(end) == kDraining;
   for (const BulkQueue::Unanswered& each : unanswered) {
-    if (unsupported) {
-      each.command->OnUnsupported();
+    if (!each.cancelled && (unsupported || in_good_order)) {
+      each.command->OnSendAgain(each.sent && !unsupported);
     } else {
-      each.command->OnFailure(LostWith(status), each.sent);
+      each.command->OnFailure(LostWith(end), each.sent);
     }
   }
   streams_.Gone(this);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -17,8 +18,7 @@
 #include "absl/synchronization/notification.h"
 #include "client/async_client.h"
 #include "client/status.h"
-#include "tests/integration/client_fixture.h"
-#include "tests/integration/scripted_service.h"
+#include "tests/integration/client_bulk_fixture.h"
 
 namespace idempotency {
 namespace {
@@ -32,122 +32,6 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-using ClaimAnswer = absl::StatusOr<v1::ClaimResponse>;
-
-template <typename Response>
-std::pair<Answered<Response>, std::future<absl::StatusOr<Response>>>
-Promised() {
-  auto promise = std::make_shared<std::promise<absl::StatusOr<Response>>>();
-  auto future = promise->get_future();
-  return {[promise](absl::StatusOr<Response> answer) {
-            promise->set_value(std::move(answer));
-          },
-          std::move(future)};
-}
-
-std::future<ClaimAnswer> Claim(AsyncClient& client, const std::string& key,
-                               milliseconds timeout = seconds(20)) {
-  v1::ClaimRequest request = ARequest();
-  request.set_key(key);
-  request.set_claim_token(NewClaimToken());
-  auto [answered, future] = Promised<v1::ClaimResponse>();
-  client.Claim(request, {.timeout = timeout}, std::move(answered));
-  return std::move(future);
-}
-
-std::vector<std::future<ClaimAnswer>> ClaimMany(AsyncClient& client,
-                                                int count) {
-  std::vector<std::future<ClaimAnswer>> answers;
-  for (int i = 0; i < count; ++i) {
-    answers.push_back(Claim(client, "order-" + std::to_string(i)));
-  }
-  return answers;
-}
-
-// Granted, and the answer to this key and no other.
-testing::AssertionResult IsGrantOf(const std::string& key,
-                                   const ClaimAnswer& answer) {
-  if (answer.ok() && answer->claimed().downstream_key() == key) {
-    return testing::AssertionSuccess();
-  }
-  return testing::AssertionFailure()
-         << key << ": " << answer.status() << " "
-         << (answer.ok() ? answer->ShortDebugString() : "");
-}
-
-void ExpectGrants(std::vector<std::future<ClaimAnswer>>& answers) {
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    EXPECT_TRUE(IsGrantOf("order-" + std::to_string(i), answers[i].get()));
-  }
-}
-
-// Grants the key of the command.
-v1::Result GrantOf(const v1::Command& command) {
-  v1::Result result;
-  result.set_id(command.id());
-  result.mutable_claim()->mutable_claimed()->set_downstream_key(
-      command.claim().key());
-  return result;
-}
-
-// At least so many, of one or more messages; fewer where the caller ends.
-std::vector<v1::Command> ReadCommands(BulkWire* wire, std::size_t count) {
-  std::vector<v1::Command> commands;
-  v1::BulkRequest request;
-  while (commands.size() < count && wire->Read(&request)) {
-    commands.insert(commands.end(), request.commands().begin(),
-                    request.commands().end());
-  }
-  return commands;
-}
-
-// ------------------------------------------------- what becomes of a stream
-
-grpc::Status GrantAll(grpc::ServerContext*, BulkWire* wire) {
-  v1::BulkRequest request;
-  while (wire->Read(&request)) {
-    v1::BulkResponse response;
-    for (const v1::Command& command : request.commands()) {
-      *response.add_results() = GrantOf(command);
-    }
-    wire->Write(response);
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status ReadAndAnswerNothing(grpc::ServerContext*, BulkWire* wire) {
-  v1::BulkRequest request;
-  while (wire->Read(&request)) {
-  }
-  return grpc::Status::OK;
-}
-
-// Reads that many commands, answers none and ends.
-StreamScript EndAfter(std::size_t commands, grpc::Status status) {
-  return [=](grpc::ServerContext*, BulkWire* wire) {
-    ReadCommands(wire, commands);
-    return status;
-  };
-}
-
-grpc::Status Unknown(grpc::ServerContext*, BulkWire*) {
-  return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method");
-}
-
-// The answer to a claim that came as a call.
-Answer GrantedCall(const std::string& key) {
-  Answer answer = Granted();
-  answer.claim.mutable_claimed()->set_downstream_key(key);
-  return answer;
-}
-
-std::unique_ptr<AsyncClient> Connect(const ScriptedServer& server,
-                                     ClientOptions options = {}) {
-  options.bulk = BulkUse::kAlways;
-  options.retry.backoff_initial = milliseconds(1);
-  return AsyncClient::Connect(server.target(), options);
-}
 
 // ------------------------------------------------------------ when it is used
 
@@ -381,6 +265,26 @@ TEST(ClientBulkTest, AServerThatDrainsIsLeftForANewStream) {
   // Whether the client has seen the end by now or not.
   auto after = ClaimMany(*client, 300);
   ExpectGrants(after);
+  EXPECT_EQ(server->streams(), 2);
+}
+
+TEST(ClientBulkTest, AStreamThatEndsInGoodOrderUsesNoAttemptsUp) {
+  constexpr std::size_t kAnswered = 10;
+  ScriptedServer server(
+      {Lost()}, 0,
+      {[&](grpc::ServerContext*, BulkWire* wire) {
+         v1::BulkResponse response;
+         const auto commands = ReadCommands(wire, 3 * kAnswered);
+         for (std::size_t i = 0; i < kAnswered; ++i) {
+           *response.add_results() = GrantOf(commands.at(i));
+         }
+         wire->Write(response);
+         return Refused(grpc::StatusCode::UNAVAILABLE, "DRAINING").status;
+       },
+       GrantAll});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  auto answers = ClaimMany(*client, 3 * kAnswered);
+  ExpectGrants(answers);
   EXPECT_EQ(server->streams(), 2);
 }
 
