@@ -114,16 +114,6 @@ bool ThroughBulk() {
   return true;
 }
 
-// A result has no trailer of its own: when to come again is in its details.
-std::optional<std::string> PushbackIn(const grpc::Status& status) {
-  google::rpc::Status packed;
-  packed.ParseFromString(status.error_details());
-  const Details details = Unpack(packed);
-  if (details.retries.empty()) return std::nullopt;
-  return std::to_string(ToNanos(details.retries.front().retry_delay()) /
-                        milliseconds(1));
-}
-
 // Sends one call and keeps all that comes back.
 template <typename Request, typename Response>
 Reply<Response> SendOnce(grpc::Status (v1::IdempotencyService::Stub::*method)(
@@ -225,6 +215,15 @@ std::optional<std::string> PushbackOf(const grpc::ClientContext& context) {
   const auto pushback = trailers.find("grpc-retry-pushback-ms");
   if (pushback == trailers.end()) return std::nullopt;
   return std::string(pushback->second.data(), pushback->second.size());
+}
+
+std::optional<std::string> PushbackIn(const grpc::Status& status) {
+  google::rpc::Status packed;
+  packed.ParseFromString(status.error_details());
+  const Details details = Unpack(packed);
+  if (details.retries.empty()) return std::nullopt;
+  return std::to_string(ToNanos(details.retries.front().retry_delay()) /
+                        milliseconds(1));
 }
 
 ClaimReply SendTo(const Replica& replica, const v1::ClaimRequest& request,

@@ -90,6 +90,9 @@ std::string ExpectedDownstreamKey(const std::string& name_space,
 // The trailer grpc-retry-pushback-ms of a call that has ended.
 std::optional<std::string> PushbackOf(const grpc::ClientContext& context);
 
+// The same from the details, for results of Bulk, which have no trailers.
+std::optional<std::string> PushbackIn(const grpc::Status& status);
+
 // Each sends the call once, as a command of Bulk where the environment says
 // IDEMPOTENCY_TEST_CALLS=bulk. Without a timeout it has no deadline.
 using Timeout = std::optional<std::chrono::milliseconds>;
