@@ -12,6 +12,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
+#include "tests/benchmark/latency_json.h"
 #include "tests/benchmark/load_generator.h"
 #include "tests/benchmark/workload.h"
 
@@ -30,13 +31,6 @@ ABSL_FLAG(int, records, 1000, "With replay: how many keys are finalized.");
 
 namespace idempotency::benchmark {
 namespace {
-
-nlohmann::json LatencyJson(const LatencyHistogram& histogram) {
-  return {{"p50", histogram.QuantileMs(0.5)},
-          {"p99", histogram.QuantileMs(0.99)},
-          {"p999", histogram.QuantileMs(0.999)},
-          {"max", histogram.max_ms()}};
-}
 
 nlohmann::json ReportJson(const LoadReport& report, const std::string& mode,
                           const LoadOptions& options,
