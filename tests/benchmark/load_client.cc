@@ -52,7 +52,8 @@ namespace {
 nlohmann::json ReportJson(const LoadReport& report, const std::string& mode,
                           const LoadOptions& options,
                           const LoadGenerator& generator) {
-  const uint64_t calls = report.claims.count() + report.finalizes.count();
+  const uint64_t calls = report.claims.count() + report.finalizes.count() +
+                         report.refusals.count();
   nlohmann::json json = {
       {"mode", mode},
       {"in_flight", options.in_flight},
@@ -71,7 +72,7 @@ nlohmann::json ReportJson(const LoadReport& report, const std::string& mode,
   }
   if (report.finalizes.count() > 0) {
     json["pairs_per_second"] =
-        static_cast<double>(report.finalizes.count()) / report.seconds;
+        static_cast<double>(report.pairs) / report.seconds;
     json["finalize_ms"] = LatencyJson(report.finalizes);
   }
   return json;

@@ -100,15 +100,17 @@ bool LoadGenerator::StartNext(Lane& lane, Slot& slot, int64_t now_ns) {
 
 void LoadGenerator::Count(const Slot& slot, bool refused, int64_t now_ns) {
   if (report_ == nullptr) return;
-  if (open_loop() && (slot.arrived_ns < measured_begin_ns_ ||
-                      slot.arrived_ns >= arrivals_end_ns_)) {
-    return;
-  }
-  LatencyHistogram& histogram = refused ? report_->refusals
-                                : slot.method == Method::kClaim
-                                    ? report_->claims
-                                    : report_->finalizes;
-  histogram.Add(now_ns - slot.started_ns);
+  const auto is_measured = [this](int64_t time_ns) {
+    return !open_loop() ||
+           (time_ns >= measured_begin_ns_ && time_ns < arrivals_end_ns_);
+  };
+  const bool claim = slot.method == Method::kClaim;
+  if (!claim && !refused && is_measured(now_ns)) ++report_->pairs;
+  if (!is_measured(slot.arrived_ns)) return;
+  (refused ? report_->refusals
+   : claim ? report_->claims
+           : report_->finalizes)
+      .Add(now_ns - slot.started_ns);
 }
 
 void LoadGenerator::OnDone(Lane& lane, Call& call) {

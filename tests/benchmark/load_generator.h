@@ -45,6 +45,8 @@ struct LoadReport {
   LatencyHistogram claims;
   LatencyHistogram finalizes;
   LatencyHistogram refusals;
+  // Finalized inside the measured time, whenever their work arrived.
+  uint64_t pairs = 0;
 };
 
 // One thread; not thread-safe.

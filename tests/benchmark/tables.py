@@ -24,22 +24,25 @@ class Tables:
         self.sizes = {}
 
     def measure(self):
+        before = self._updates()
         for name, size in _BODIES.items():
-            self._hot_percent[name] = self._measure_hot(size)
+            before = self._measure_hot(name, size, before)
         for rows in self._bench.plan.table_rows:
             self.sizes[rows] = self._measure_size(rows)
 
-    def _measure_hot(self, body_bytes):
+    def _measure_hot(self, name, body_bytes, before):
+        """`before`: the updates by then. Returns those afterwards."""
         self._bench.empty(self._coordinator)
-        before = self._updates()
         self._bench.load(self._coordinator, "pairs", _IN_FLIGHT,
                          seconds=self._bench.plan.body_seconds,
                          body_bytes=body_bytes)
         after = self._updates()
-        percent = 100 * (after[1] - before[1]) / (after[0] - before[0])
-        self._say(f"bodies of {body_bytes:,} bytes: {percent:.1f} % of "
-                  f"{after[0] - before[0]:,} updates were HOT")
-        return percent
+        updates, hot = (now - then for now, then in zip(after, before))
+        self._hot_percent[name] = 100 * hot / updates
+        self._say(f"bodies of {body_bytes:,} bytes: "
+                  f"{self._hot_percent[name]:.1f} % of {updates:,} updates "
+                  "were HOT")
+        return after
 
     def _updates(self):
         """Updates of the table since it was made, and those that were HOT."""
