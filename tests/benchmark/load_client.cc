@@ -70,7 +70,7 @@ nlohmann::json ReportJson(const LoadReport& report, const std::string& mode,
     json["refused"] = report.refusals.count();
     json["refused_ms"] = LatencyJson(report.refusals);
   }
-  if (report.finalizes.count() > 0) {
+  if (mode == "pairs" || mode == "echo") {
     json["pairs_per_second"] =
         static_cast<double>(report.pairs) / report.seconds;
     json["finalize_ms"] = LatencyJson(report.finalizes);

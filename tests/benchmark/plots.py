@@ -41,7 +41,7 @@ def _draw_load(pyplot, throughput):
                 for n in counts], style, color=color, marker="o",
                 label=f"{call.capitalize()}, {quantile}")
     latency.set_title("Latency")
-    latency.set_ylabel("ms")
+    latency.set_ylabel("latency, ms")
     latency.set_yscale("log", base=2)
     latency.yaxis.set_major_formatter("{x:g}")
     for axes in (rate, latency):

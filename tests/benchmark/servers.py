@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 import urllib.request
@@ -105,8 +106,9 @@ class Bench:
             time.sleep(0.05)
 
     def stop(self, server):
+        """As a crash would, which leaves nothing undone and takes no time."""
         server.check_alive()
-        processes.stop(server.process)
+        processes.stop(server.process, signal.SIGKILL)
         self._servers.remove(server)
 
     def empty(self, server):

@@ -88,7 +88,7 @@ class Stress:
             warm_up=_OVERLOAD_WARM_UP, in_flight=_OVERLOAD_IN_FLIGHT_MAX,
             connections=_OVERLOAD_CONNECTIONS, deadline_ms=_DEADLINE_MS,
             refusals_allowed=True)
-        good = offered.get("pairs_per_second", 0)
+        good = offered["pairs_per_second"]
         self._say(f"{name}: of {offered['rate']:,.0f} pairs/s that arrive, "
                   f"{good:,.0f} are done; in a closed loop "
                   f"{capacity['pairs_per_second']:,.0f}; p99 of "

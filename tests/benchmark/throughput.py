@@ -101,7 +101,7 @@ class Throughput:
         run = self._bench.load(server, mode, in_flight, **flags)
         runs[key] = run
         done = (f"{run['pairs_per_second']:,.0f} pairs/s"
-                if "pairs_per_second" in run and mode != "echo"
+                if mode == "pairs"
                 else f"{run['calls_per_second']:,.0f} calls/s")
         self._say(f"{name}: {key}, {in_flight} in flight: {done}")
 
