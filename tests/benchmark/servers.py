@@ -179,13 +179,12 @@ class Bench:
         machine = cpu.pop("machine")
         cpu["client"] = run["client_cpu_seconds"] / run["seconds"]
         self.other_shares.append(processes.other_share(machine, cpu.values()))
-        run["cpu_us_per_call"] = {
-            name: share / run["calls_per_second"] * 1e6
-            for name, share in cpu.items()}
-        if "pairs_per_second" in run:
-            run["cpu_us_per_pair"] = {
-                name: share / run["pairs_per_second"] * 1e6
-                for name, share in cpu.items()}
+        for what in ("call", "pair"):
+            rate = run.get(what + "s_per_second")
+            if rate is not None:
+                run["cpu_us_per_" + what] = {
+                    name: share / rate * 1e6 if rate > 0 else 0.0
+                    for name, share in cpu.items()}
         return run
 
     def check_alive(self):
