@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "server/core/call_errors.h"
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
 #include "server/core/outcome_counts.h"
@@ -23,40 +24,8 @@ constexpr milliseconds kSweepInterval{20};
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
-
-bool CallerIsGone(const Call& call) {
-  return call.context.cancelled && call.context.cancelled();
-}
-
-void Answer(Call& call, const absl::Status& error) {
-  std::visit([&](auto& request) { std::move(request.done)(error); },
-             call.request);
-}
-
-absl::Status Unavailable() {
-  return MakeError(Reason::kStoreUnavailable,
-                   "the database can't be used just now; try again");
-}
-
-absl::Status Draining() {
-  return MakeError(Reason::kDraining,
-                   "this replica is shutting down; try again on another one");
-}
-
-// What a call is told whose time is up.
-absl::Status OutOfTime(const Call& call) {
-  switch (call.setback.code()) {
-    case absl::StatusCode::kOk:
-      return MakeError(Reason::kDeadlineExceeded,
-                       "the deadline passed before the database was asked");
-    case absl::StatusCode::kUnknown:
-      return MakeError(Reason::kOutcomeUnknown,
-                       "the database's answer was lost; send the same call "
-                       "again with the same claim token");
-    default:
-      return Unavailable();
-  }
-}
+// As many answers are worth another thread's while.
+constexpr std::size_t kAnswersToHandOver = 8;
 
 }  // namespace
 
@@ -73,6 +42,7 @@ Lane::Lane(const LaneOptions& options, const Clock& clock,
 
 void Lane::Submit(std::list<Call> call) {
   absl::Status refusal;
+  bool wake = false;
   {
     MutexLock lock(mutex_);
     if (!accepting_) {
@@ -83,12 +53,11 @@ void Lane::Submit(std::list<Call> call) {
                           "too many calls are queued; try again later");
     } else {
       queue_.Add(std::move(call));
+      wake = std::exchange(sleeping_, false);
     }
   }
-  if (refusal.ok()) {
-    changed_.notify_one();
-    return;
-  }
+  if (wake) changed_.notify_one();
+  if (refusal.ok()) return;
   if (ReasonOf(refusal) == Reason::kOverloaded) Count(metrics_.overloaded);
   const bool lost = call.front().setback.code() == absl::StatusCode::kUnknown;
   Answer(call.front(), lost ? OutOfTime(call.front()) : refusal);
@@ -101,7 +70,11 @@ void Lane::StopAccepting() {
 
 bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(mutex_);
-  while (!stopped_ && queue_.empty()) changed_.wait(lock);
+  while (!stopped_ && queue_.empty()) {
+    sleeping_ = true;
+    changed_.wait(lock);
+  }
+  sleeping_ = false;
   if (stopped_) return false;
   const SteadyTime now = clock_.Now();
   const SteadyTime until = std::min(not_before_, now + kSweepInterval);
@@ -363,6 +336,10 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   }
   metrics_.batches[static_cast<std::size_t>(Kind::kKind)].Observe(calls.size());
   auto answers = Kind::Run(*store_, commands);
+  using Outcome = typename std::remove_reference_t<decltype(OutcomeOf(
+      answers.front()))>::value_type;
+  Answers<Outcome> given;
+  given.reserve(calls.size());
   const bool counted = answers.size() == calls.size();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Led& led = *calls[i];
@@ -375,9 +352,10 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
     auto& outcome = OutcomeOf(answers[i]);
     switch (Judge(outcome.status(), calls.size(), led.leader.front())) {
       case Verdict::kAnswered:
-        std::move(RequestOf<Kind>(led).done)(std::move(outcome));
+        given.emplace_back(std::move(RequestOf<Kind>(led).done),
+                           std::move(outcome));
         if constexpr (std::is_same_v<Command, ClaimCommand>) {
-          AnswerFollowers(led, answers[i]);
+          AnswerFollowers(led, answers[i], given);
         }
         PutBackFollowers(led);
         break;
@@ -399,6 +377,19 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
         SetAside(led);
         break;
     }
+  }
+  Give(std::move(given));
+}
+
+// Few answers cost less than waking another thread.
+template <typename Outcome>
+void Lane::Give(Answers<Outcome> answers) {
+  const bool few = answers.size() < kAnswersToHandOver;
+  GiveAnswers give = [answers = std::move(answers)]() mutable {
+    for (auto& [done, outcome] : answers) std::move(done)(std::move(outcome));
+  };
+  if (few || options_.answers == nullptr || !options_.answers->Offer(give)) {
+    std::move(give)();
   }
 }
 
@@ -428,7 +419,8 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
 // Followers asked before the leader's statement was sent, so an answer from
 // its outcome is one they could have got themselves. Only those that need no
 // write are answered; the first that does leads the next round.
-void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
+void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer,
+                           Answers<ClaimOutcome>& answers) {
   if (!answer.observed.has_value()) return;
   const Observed& observed = *answer.observed;
   const Record* const record =
@@ -441,7 +433,7 @@ void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
     if (decision.answer.ok()) {
       CountUnwritten(*decision.answer, *record, metrics_);
     }
-    std::move(follower.done)(std::move(decision.answer));
+    answers.emplace_back(std::move(follower.done), std::move(decision.answer));
     led.followers.pop_front();
     Count(metrics_.followers_answered);
   }
