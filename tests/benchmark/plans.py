@@ -47,6 +47,8 @@ class Plan:
     # Limits.
     memory_seconds: float
     overload_rounds: int
+    # Until then the queues have grown as long as deadlines allow.
+    overload_warm_up: float
     overload_seconds: float
 
 
@@ -61,7 +63,8 @@ PLANS = {
         body_seconds=4, table_rows=(1_000_000, 10_000_000), table_rounds=5,
         table_warm_up=10, reaper_rounds=3, reaper_seconds=8,
         reaper_rows_per_second=50_000,
-        memory_seconds=120, overload_rounds=3, overload_seconds=8),
+        memory_seconds=120, overload_rounds=3, overload_warm_up=2,
+        overload_seconds=8),
     "quick": Plan(
         minutes=4.5, goals=True, seconds=2, warm_up=0.4,
         rounds=3, pgbench_seconds=3, pgbench_clients=(16, 32, 64),
@@ -72,7 +75,8 @@ PLANS = {
         body_seconds=1.5, table_rows=(100_000, 1_000_000), table_rounds=3,
         table_warm_up=1, reaper_rounds=1, reaper_seconds=4,
         reaper_rows_per_second=50_000,
-        memory_seconds=10, overload_rounds=1, overload_seconds=4),
+        memory_seconds=10, overload_rounds=1, overload_warm_up=1.5,
+        overload_seconds=4),
     "smoke": Plan(
         minutes=0.5, goals=False, seconds=0.3, warm_up=0.1,
         rounds=1, pgbench_seconds=1, pgbench_clients=(16,),
@@ -84,5 +88,6 @@ PLANS = {
         body_seconds=0.3, table_rows=(2_000, 20_000), table_rounds=1,
         table_warm_up=0.1, reaper_rounds=1, reaper_seconds=0.5,
         reaper_rows_per_second=20_000,
-        memory_seconds=0.5, overload_rounds=1, overload_seconds=0.5),
+        memory_seconds=0.5, overload_rounds=1, overload_warm_up=0.5,
+        overload_seconds=0.5),
 }

@@ -35,18 +35,21 @@ def _identity(user):
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def start(command, log, stop_signal=signal.SIGTERM, user=None, stdout=None):
+def start(command, log, stop_signal=signal.SIGTERM, user=None, stdout=None,
+          executable=None):
     """Starts a long-running process that writes to the file `log`.
 
     It gets no signals from the terminal, because run.py stops its processes in
-    order, and it is stopped by the kernel if run.py is killed.
+    order, and it is stopped by the kernel if run.py is killed. `executable` is
+    the program if it is not the one that the command begins with.
     """
     def bind_to_parent():
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(stop_signal))
 
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log,
-        start_new_session=True, preexec_fn=bind_to_parent, **_identity(user))
+        start_new_session=True, preexec_fn=bind_to_parent,
+        executable=executable, **_identity(user))
 
 
 def stop(process, stop_signal=signal.SIGTERM, seconds=30):

@@ -37,6 +37,15 @@ _SETTINGS = ("--bind", "127.0.0.1", "--save", "", "--appendonly", "yes",
 _FIRST_CLAIMS = 2_000
 
 
+def _find_server():
+    """Debian's package redis-server would run one on the usual port. Its program
+    is in redis-tools, where it goes by another name."""
+    found = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+    if found is None:
+        raise BenchmarkError("Redis is not installed")
+    return found
+
+
 class Redis:
     """Made by the constructor, gone after close()."""
 
@@ -48,7 +57,7 @@ class Redis:
         try:
             self._process = processes.start(
                 ["redis-server", "--port", str(self._port), "--dir",
-                 self._folder, *_SETTINGS], log)
+                 self._folder, *_SETTINGS], log, executable=_find_server())
             self._wait_until_ready()
             self._script = self._command("SCRIPT", "LOAD", _CLAIM)
         except BaseException:

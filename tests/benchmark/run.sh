@@ -11,7 +11,7 @@ bare gRPC echo server on loopback, measures them by turns with pgbench and
 redis-benchmark, and prints a table. Writes results.tsv (name, value, unit,
 goal, yes or no) and three plots into DIR/benchmark.
 
-Takes 20 minutes after the build, and 40 GB below /var/tmp for a table of ten
+Takes 20 minutes after the build, and 25 GB below /var/tmp for a table of ten
 million records, which go when it ends.
 
   --quick          under 5 minutes; the large table has a million records

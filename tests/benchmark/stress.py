@@ -12,8 +12,6 @@ _IN_FLIGHT = 1000
 _OFFERED = 3
 _SLOWNESS = 4
 _DEADLINE_MS = 1000
-# Until then the queues have grown as long as the deadline allows.
-_OVERLOAD_WARM_UP = 1.5
 # Enough for every call that may be on its way when each takes its deadline.
 _OVERLOAD_IN_FLIGHT_MAX = 32 * 1024
 _OVERLOAD_CONNECTIONS = 8
@@ -85,7 +83,8 @@ class Stress:
         self._bench.empty(server)
         offered = self._bench.arrivals(
             server, _OFFERED * capacity["pairs_per_second"], seconds,
-            warm_up=_OVERLOAD_WARM_UP, in_flight=_OVERLOAD_IN_FLIGHT_MAX,
+            warm_up=self._bench.plan.overload_warm_up,
+            in_flight=_OVERLOAD_IN_FLIGHT_MAX,
             connections=_OVERLOAD_CONNECTIONS, deadline_ms=_DEADLINE_MS,
             refusals_allowed=True)
         good = offered["pairs_per_second"]
