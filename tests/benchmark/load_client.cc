@@ -68,6 +68,7 @@ nlohmann::json ReportJson(const LoadReport& report, const std::string& mode,
   if (options.rate > 0) json["rate"] = options.rate;
   if (options.refusals_allowed) {
     json["refused"] = report.refusals.count();
+    json["late"] = report.late;  // of those
     json["refused_ms"] = LatencyJson(report.refusals);
   }
   if (mode == "pairs" || mode == "echo") {

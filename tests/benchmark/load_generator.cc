@@ -107,6 +107,7 @@ void LoadGenerator::Count(const Slot& slot, bool refused, int64_t now_ns) {
   const bool claim = slot.method == Method::kClaim;
   if (!claim && !refused && is_measured(now_ns)) ++report_->pairs;
   if (!is_measured(slot.arrived_ns)) return;
+  if (refused && IsTooLate(slot)) ++report_->late;
   (refused ? report_->refusals
    : claim ? report_->claims
            : report_->finalizes)

@@ -45,6 +45,7 @@ struct LoadReport {
   LatencyHistogram claims;
   LatencyHistogram finalizes;
   LatencyHistogram refusals;
+  uint64_t late = 0;  // of the refusals
   // Finalized inside the measured time, whenever their work arrived.
   uint64_t pairs = 0;
 };

@@ -6,7 +6,7 @@ from report import median
 
 
 def write(throughput, tables, folder):
-    """Returns the paths of the pictures."""
+    """Returns the paths of the pictures; what failed has none."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -14,11 +14,16 @@ def write(throughput, tables, folder):
     for name, draw, measured in (("load.png", _draw_load, throughput),
                                  ("cpu.png", _draw_cpu, throughput),
                                  ("table_size.png", _draw_table_size, tables)):
-        paths.append(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            os.remove(path)
         figure = draw(pyplot, measured)
+        if figure is None:
+            continue
         figure.tight_layout()
-        figure.savefig(paths[-1], dpi=120)
+        figure.savefig(path, dpi=120)
         pyplot.close(figure)
+        paths.append(path)
     return paths
 
 
@@ -82,6 +87,8 @@ def _draw_cpu(pyplot, throughput):
 
 def _draw_table_size(pyplot, tables):
     counts = sorted(tables.sizes)
+    if not counts:
+        return None
     figure, axes = pyplot.subplots(figsize=(6.5, 4.5))
     for name, style, label in (("big", "-", "so many records"),
                                ("empty", "--", "empty, in the same rounds")):

@@ -52,48 +52,57 @@ def fdatasync_us():
     return sorted(times)[50] * 1e6
 
 
-def measure(plan, build, folder, say):
-    """Returns the rows of the table and the paths of the plots."""
-    with contextlib.ExitStack() as stack:
-        def open_log(name):
-            return stack.enter_context(open(
-                os.path.join(folder, name + ".log"), "a", encoding="utf-8"))
+def start(plan, build, folder, stack):
+    """What `stack` stops again."""
+    def open_log(name):
+        return stack.enter_context(open(
+            os.path.join(folder, name + ".log"), "a", encoding="utf-8"))
 
+    cluster = stack.enter_context(
+        contextlib.closing(Cluster(open_log("postgresql"))))
+    redis = stack.enter_context(contextlib.closing(Redis(open_log("redis"))))
+    bench = Bench(build, cluster, plan, open_log)
+    # Also stops what was started when a later start fails.
+    stack.callback(bench.close)
+    return bench, redis, open_log
+
+
+def measure(plan, build, folder, say):
+    """Returns the rows of the table, the paths of the plots, and what failed.
+    """
+    with contextlib.ExitStack() as stack:
         say("starting PostgreSQL, Redis, the coordinator and the echo server")
-        cluster = stack.enter_context(
-            contextlib.closing(Cluster(open_log("postgresql"))))
-        redis = stack.enter_context(
-            contextlib.closing(Redis(open_log("redis"))))
-        bench = Bench(build, cluster, plan, open_log)
-        # Also stops what was started when a later start fails.
-        stack.callback(bench.close)
+        bench, redis, open_log = start(plan, build, folder, stack)
         coordinator = bench.start_coordinator("coordinator")
         echo = bench.start_echo()
-        pgbench = Pgbench(cluster)
+        pgbench = Pgbench(bench.cluster)
 
         throughput = Throughput(bench, coordinator, echo, pgbench, redis, say)
         throughput.measure()
+        rows, failures = throughput.ratio_rows(), []
         peak = throughput.peak_pairs
-        latency = Latency(bench, coordinator, echo, pgbench, peak, say)
         tables = Tables(bench, coordinator, say)
-        reaper = Reaper(bench, peak, say)
-        stress = Stress(bench, peak, open_log, say)
-        for part in (latency, tables, reaper, stress):
-            part.measure()
-        bench.check_alive()
+        for part in (Latency(bench, coordinator, echo, pgbench, peak, say),
+                     tables, Reaper(bench, peak, say),
+                     Stress(bench, peak, open_log, say)):
+            try:
+                part.measure()
+                bench.check_alive()
+                rows += part.rows()
+            except BenchmarkError as error:
+                # What else was measured, for minutes, is not lost.
+                say(f"failed: {error}")
+                failures.append(error)
 
-        rows = throughput.ratio_rows()
-        for part in (latency, tables, reaper, stress):
-            rows += part.rows()
         rows += throughput.absolute_rows()
         rows += [
             report.Row("fdatasync", fdatasync_us(), "us"),
             report.Row("other_cpu",
                        100 * statistics.median(bench.other_shares), "%")]
-        return rows, plots.write(throughput, tables, folder)
+        return rows, plots.write(throughput, tables, folder), failures
 
 
-def publish(rows, pictures, plan, folder):
+def publish(rows, pictures, failures, plan, folder):
     """Prints the table and writes the file; what has a goal comes first."""
     if not plan.goals:
         rows = [report.Row(row.name, row.value, row.unit) for row in rows]
@@ -113,6 +122,8 @@ def publish(rows, pictures, plan, folder):
     print("\nEvery answer was checked.")
     for written in (path, *pictures):
         print(f"Written: {written}")
+    for failure in failures:
+        print(f"benchmark: rows are missing: {failure}", file=sys.stderr)
 
 
 def parse_arguments():
@@ -134,14 +145,15 @@ def main():
     say = Progress()
     say(f"this takes about {plan.minutes:g} minutes on two quiet cores")
     try:
-        rows, pictures = measure(plan, arguments.build_dir, folder, say)
-        publish(rows, pictures, plan, folder)
+        rows, pictures, failures = measure(plan, arguments.build_dir, folder,
+                                           say)
+        publish(rows, pictures, failures, plan, folder)
     except BenchmarkError as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ class Stress:
         self._say(f"{name}: of {offered['rate']:,.0f} pairs/s that arrive, "
                   f"{good:,.0f} are done; in a closed loop "
                   f"{capacity['pairs_per_second']:,.0f}; p99 of "
-                  f"{offered['refused']:,} refusals "
-                  f"{offered['refused_ms']['p99']:.1f} ms")
+                  f"{offered['refused']:,} refusals ({offered['late']:,} too "
+                  f"late) {offered['refused_ms']['p99']:.1f} ms")
         return {"capacity": capacity["pairs_per_second"], "good": good,
                 "offered": offered}
 

@@ -288,10 +288,15 @@ class OneKeyWorkload final : public CrowdWorkload {
 
 }  // namespace
 
-bool IsRefusal(const Call& call) {
+bool IsTooLate(const Call& call) {
   return call.stream_error == 0 && call.http_status == 200 &&
-         (call.grpc_status == kGrpcUnavailable ||
-          call.grpc_status == kGrpcDeadlineExceeded);
+         call.grpc_status == kGrpcDeadlineExceeded;
+}
+
+bool IsRefusal(const Call& call) {
+  return IsTooLate(call) ||
+         (call.stream_error == 0 && call.http_status == 200 &&
+          call.grpc_status == kGrpcUnavailable);
 }
 
 RequestTemplate::RequestTemplate(const google::protobuf::MessageLite& message,

@@ -83,6 +83,7 @@ std::vector<std::unique_ptr<Slot>> MakeSlots(size_t count,
 // Whether the server said that it does nothing for this call: too busy
 // (UNAVAILABLE), or too late (DEADLINE_EXCEEDED).
 bool IsRefusal(const Call& call);
+bool IsTooLate(const Call& call);
 
 // Fresh random keys, to be claimed and finalized.
 std::vector<RecordName> RandomRecords(size_t count);
