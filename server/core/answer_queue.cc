@@ -7,7 +7,7 @@ namespace idempotency {
 namespace {
 
 // A lane that is further ahead than this gains nothing by going on.
-constexpr std::size_t kBatchesMax = 2;
+constexpr std::size_t kBatchesMax = 4;
 
 }  // namespace
 

@@ -113,10 +113,9 @@ void Lane::RunBatch() {
   bool failed_before = std::exchange(store_failed_, false);
   if (ResolvePolicies(round)) {
     ObserveQueueTimes(round);
-    RunKind<ClaimKind>(round);
-    RunKind<FinalizeKind>(round);
-    RunKind<LookupKind>(round);
-    RunKind<ReleaseKind>(round);
+    RunClaimsAndFinalizes(round);
+    RunKind<LookupKind>(CallsOf<LookupKind>(round));
+    RunKind<ReleaseKind>(CallsOf<ReleaseKind>(round));
   }
   if (failed_before && !store_failed_) NoteStoreSuccess();
   MutexLock lock(mutex_);
@@ -283,15 +282,30 @@ void Lane::ObserveQueueTimes(const std::vector<Led>& round) {
 
 // ---- One kind of calls.
 
-template <typename Kind>
-void Lane::RunKind(std::vector<Led>& round) {
-  std::vector<Led*> calls;
-  for (Led& led : round) {
-    if (!led.leader.empty() && std::holds_alternative<typename Kind::Request>(
-                                   led.leader.front().request)) {
-      calls.push_back(&led);
-    }
+void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
+  const std::vector<Led*> claims = CallsOf<ClaimKind>(round);
+  const std::vector<Led*> finalizes = CallsOf<FinalizeKind>(round);
+  if (claims.empty() || finalizes.empty()) {
+    RunKind<ClaimKind>(claims);
+    RunKind<FinalizeKind>(finalizes);
+    return;
   }
+  ClaimAndFinalizeAnswers answers =
+      store_->ClaimAndFinalize(CommandsOf<ClaimKind>(claims, metrics_),
+                               CommandsOf<FinalizeKind>(finalizes, metrics_));
+  const std::size_t batch_size = claims.size() + finalizes.size();
+  std::vector<Led*> claims_alone;
+  std::vector<Led*> finalizes_alone;
+  Settle<ClaimKind>(claims, std::move(answers.claims), batch_size,
+                    &claims_alone);
+  Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
+                       &finalizes_alone);
+  RunAlone<ClaimKind>(claims_alone);
+  RunAlone<FinalizeKind>(finalizes_alone);
+}
+
+template <typename Kind>
+void Lane::RunKind(const std::vector<Led*>& calls) {
   std::vector<Led*> alone;
   RunOnce<Kind>(calls, &alone);
   RunAlone<Kind>(alone);
@@ -318,24 +332,20 @@ void Lane::RunAlone(const std::vector<Led*>& calls) {
   }
 }
 
-// Takes `calls` to the store as one batch. Those that are to be tried by
-// themselves are added to `alone`.
+// Takes `calls` to the store as one batch.
 template <typename Kind>
 void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   if (calls.empty()) return;
-  using Command = std::remove_reference_t<
-      decltype(RequestOf<Kind>(*calls.front()).command)>;
-  std::vector<const Command*> commands;
-  commands.reserve(calls.size());
-  for (Led* const led : calls) {
-    Command& command = RequestOf<Kind>(*led).command;
-    if constexpr (std::is_same_v<Command, ClaimCommand>) {
-      command.wants_record = !led->followers.empty();
-    }
-    commands.push_back(&command);
-  }
-  metrics_.batches[static_cast<std::size_t>(Kind::kKind)].Observe(calls.size());
-  auto answers = Kind::Run(*store_, commands);
+  Settle<Kind>(calls, Kind::Run(*store_, CommandsOf<Kind>(calls, metrics_)),
+               calls.size(), alone);
+}
+
+// Answers `calls`, or decides what else becomes of each. Those that are to be
+// tried by themselves are added to `alone`.
+template <typename Kind, typename StoreAnswer>
+void Lane::Settle(const std::vector<Led*>& calls,
+                  std::vector<StoreAnswer> answers, std::size_t batch_size,
+                  std::vector<Led*>* alone) {
   using Outcome = typename std::remove_reference_t<decltype(OutcomeOf(
       answers.front()))>::value_type;
   Answers<Outcome> given;
@@ -350,11 +360,11 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
       continue;
     }
     auto& outcome = OutcomeOf(answers[i]);
-    switch (Judge(outcome.status(), calls.size(), led.leader.front())) {
+    switch (Judge(outcome.status(), batch_size, led.leader.front())) {
       case Verdict::kAnswered:
         given.emplace_back(std::move(RequestOf<Kind>(led).done),
                            std::move(outcome));
-        if constexpr (std::is_same_v<Command, ClaimCommand>) {
+        if constexpr (std::is_same_v<Kind, ClaimKind>) {
           AnswerFollowers(led, answers[i], given);
         }
         PutBackFollowers(led);

@@ -92,10 +92,14 @@ class Lane {
   bool ResolvePolicies(std::vector<Led>& round);
   absl::Status ReloadRules();
   void ObserveQueueTimes(const std::vector<Led>& round);
+  void RunClaimsAndFinalizes(std::vector<Led>& round);
   template <typename Kind>
-  void RunKind(std::vector<Led>& round);
+  void RunKind(const std::vector<Led*>& calls);
   template <typename Kind>
   void RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone);
+  template <typename Kind, typename StoreAnswer>
+  void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
+              std::size_t batch_size, std::vector<Led*>* alone);
   template <typename Outcome>
   void Give(Answers<Outcome> answers);
   template <typename Kind>
