@@ -89,13 +89,12 @@ absl::Status LoadGenerator::Connect() {
   return absl::OkStatus();
 }
 
-bool LoadGenerator::StartNext(Lane& lane, Slot& slot, int64_t now_ns) {
-  if (draining_ && workload_->AtBoundary(slot)) return false;
-  if (!workload_->Next(slot)) return false;
+void LoadGenerator::StartNext(Lane& lane, Slot& slot, int64_t now_ns) {
+  if (draining_ && workload_->AtBoundary(slot)) return;
+  if (!workload_->Next(slot)) return;
   slot.started_ns = now_ns;
   failure_.Update(lane.connection->Start(&slot));
   ++in_flight_;
-  return true;
 }
 
 void LoadGenerator::Count(const Slot& slot, bool refused, int64_t now_ns) {

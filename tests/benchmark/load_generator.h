@@ -84,8 +84,9 @@ class LoadGenerator {
 
   void OnDone(Lane& lane, Call& call);
   void Count(const Slot& slot, bool refused, int64_t now_ns);
-  // Starts the slot's next call, as of `now_ns`. False: it has none.
-  bool StartNext(Lane& lane, Slot& slot, int64_t now_ns);
+  // Starts the slot's next call, if it has one; its latency counts from
+  // `now_ns`.
+  void StartNext(Lane& lane, Slot& slot, int64_t now_ns);
   absl::Status StartAll();
 
   // The open loop: a timer says when work may be due.

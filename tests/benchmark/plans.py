@@ -73,7 +73,7 @@ PLANS = {
         idle_rounds=3, idle_seconds=1, arrivals_rounds=1, arrivals_seconds=4,
         crowd=10_000, crowd_rounds=3,
         body_seconds=1.5, table_rows=(100_000, 1_000_000), table_rounds=3,
-        table_warm_up=1, reaper_rounds=1, reaper_seconds=4,
+        table_warm_up=2, reaper_rounds=1, reaper_seconds=4,
         reaper_rows_per_second=50_000,
         memory_seconds=10, overload_rounds=1, overload_warm_up=1.5,
         overload_seconds=4),
@@ -87,7 +87,7 @@ PLANS = {
         crowd=500, crowd_rounds=1,
         body_seconds=0.3, table_rows=(2_000, 20_000), table_rounds=1,
         table_warm_up=0.1, reaper_rounds=1, reaper_seconds=0.5,
-        reaper_rows_per_second=20_000,
+        reaper_rows_per_second=80_000,
         memory_seconds=0.5, overload_rounds=1, overload_warm_up=0.5,
         overload_seconds=0.5),
 }

@@ -167,6 +167,8 @@ class Bench:
     def arrivals(self, server, rate, seconds, mode="pairs",
                  in_flight=_ARRIVALS_IN_FLIGHT_MAX, **flags):
         """An open loop: so many fresh keys arrive each second."""
+        if rate <= 0:
+            raise BenchmarkError("what the rate is taken from was too short")
         return self.load(server, mode, in_flight, seconds=seconds,
                          rate=f"{rate:.1f}", **flags)
 

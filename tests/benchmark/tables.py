@@ -3,6 +3,7 @@
 import time
 
 import records
+from processes import BenchmarkError
 from report import Row, median, median_ratio
 
 _BODIES = {"": 200, "_1k": 1024, "_16k": 16 * 1024}
@@ -38,6 +39,8 @@ class Tables:
                          body_bytes=body_bytes)
         after = self._updates()
         updates, hot = (now - then for now, then in zip(after, before))
+        if updates == 0:
+            raise BenchmarkError("PostgreSQL has counted no update")
         self._hot_percent[name] = 100 * hot / updates
         self._say(f"bodies of {body_bytes:,} bytes: "
                   f"{self._hot_percent[name]:.1f} % of {updates:,} updates "

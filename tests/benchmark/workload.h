@@ -80,9 +80,10 @@ std::vector<std::unique_ptr<Slot>> MakeSlots(size_t count,
                                              const std::string& scope,
                                              size_t body_bytes);
 
-// Whether the server said that it does nothing for this call: too busy
-// (UNAVAILABLE), or too late (DEADLINE_EXCEEDED).
+// Whether the server has not done what the call asks for, as far as it knows:
+// UNAVAILABLE or too late.
 bool IsRefusal(const Call& call);
+// The second of them, DEADLINE_EXCEEDED.
 bool IsTooLate(const Call& call);
 
 // Fresh random keys, to be claimed and finalized.
