@@ -23,6 +23,7 @@ _SETTINGS = {
     "max_connections": "200",
 }
 
+
 def find_binaries():
     """The folder of the newest PostgreSQL that is installed."""
     found = glob.glob("/usr/lib/postgresql/*/bin/postgres")
@@ -86,6 +87,11 @@ class Cluster:
     def create_database(self, name):
         self.sql("postgres", f"CREATE DATABASE {name}")
 
+    def drop_database(self, name):
+        """Whoever is connected to it is thrown out."""
+        self.sql("postgres", f"DROP DATABASE {name} WITH (FORCE)",
+                 seconds=1800)
+
     def sql(self, database, *statements, seconds=120):
         """Runs each statement by itself; returns what the last one printed."""
         output = ""
@@ -101,7 +107,7 @@ class Cluster:
 
     def checkpoint(self):
         """So that none falls into the next measurement."""
-        self.sql("postgres", "CHECKPOINT")
+        self.sql("postgres", "CHECKPOINT", seconds=1800)
 
     def truncate(self, database, *tables):
         """Empties the tables, so that every measurement begins alike."""

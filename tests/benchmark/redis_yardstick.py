@@ -38,8 +38,8 @@ _FIRST_CLAIMS = 2_000
 
 
 def _find_server():
-    """Debian's package redis-server would run one on the usual port. Its program
-    is in redis-tools, where it goes by another name."""
+    """Debian's package redis-server would run one on the usual port. Its
+    program is in redis-tools, where it goes by another name."""
     found = shutil.which("redis-server") or shutil.which("redis-check-rdb")
     if found is None:
         raise BenchmarkError("Redis is not installed")

@@ -11,9 +11,9 @@ import processes
 from processes import BenchmarkError
 
 _TABLES = ("idempotency_records", "idempotency_conflicts")
-# An open loop uses as many as it must. After a hiccup of the machine more may be
-# due than a server takes in without refusing; they wait at the client, and that
-# counts as latency all the same.
+# An open loop uses as many as it must. After a hiccup of the machine more may
+# be due than a server takes in without refusing; they wait at the client, and
+# that counts as latency all the same.
 _ARRIVALS_IN_FLIGHT_MAX = 1024
 
 
@@ -87,6 +87,11 @@ class Bench:
              "--drain_delay=0s"],
             self._open_log(name))
         return self._add(Server(name, process, address, admin, name))
+
+    def drop_database(self, name):
+        """With all its records, so that they are in nobody's way."""
+        self._databases.remove(name)
+        self.cluster.drop_database(name)
 
     def _add(self, server):
         self._servers.append(server)

@@ -1,10 +1,10 @@
-"""What depends on the table: how long its rows become, and how many they are."""
+"""What depends on the table: how long its rows become, how many they are."""
 
 import time
 
 import records
 from processes import BenchmarkError
-from report import Row, median, median_ratio
+from report import Row, median_ratio
 
 _BODIES = {"": 200, "_1k": 1024, "_16k": 16 * 1024}
 _IN_FLIGHT = 256
@@ -30,6 +30,7 @@ class Tables:
             before = self._measure_hot(name, size, before)
         for rows in self._bench.plan.table_rows:
             self.sizes[rows] = self._measure_size(rows)
+        self._bench.drop_database("big")
 
     def _measure_hot(self, name, body_bytes, before):
         """`before`: the updates by then. Returns those afterwards."""
