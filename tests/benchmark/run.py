@@ -53,7 +53,7 @@ def fdatasync_us():
 
 
 def start(plan, build, folder, stack):
-    """What `stack` stops again."""
+    """The database, Redis and what drives them, until `stack` ends."""
     def open_log(name):
         return stack.enter_context(open(
             os.path.join(folder, name + ".log"), "a", encoding="utf-8"))
