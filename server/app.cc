@@ -101,7 +101,8 @@ void App::MakeEngine() {
   engine_ = std::make_unique<Engine>(
       LaneOptions{.queue_items_max = config_.queue_items_max,
                   .queue_wait_max = config_.queue_wait_max,
-                  .store_patience = config_.store_patience},
+                  .store_patience = config_.store_patience,
+                  .answers = &answers_},
       clock_, rules_, metrics_, log_, std::move(stores),
       MakePostgresStore(connection_, clock_, metrics_),
       config_.replay_cache_bytes);
@@ -150,6 +151,10 @@ absl::Status App::StartAdmin() {
 }
 
 void App::StartLanes() {
+  other_threads_.emplace_back([this] {
+    while (answers_.Run()) {
+    }
+  });
   for (Lane* const lane : engine_->lanes()) {
     lane_threads_.emplace_back([lane] {
       while (lane->WaitForWork()) lane->RunBatch();
@@ -275,7 +280,7 @@ void App::Finish(milliseconds delay, milliseconds grace) {
         std::max(milliseconds{0},
                  std::chrono::duration_cast<milliseconds>(end - clock_.Now())));
     // Calls that were cancelled by then are still in their lanes.
-    while (!engine_->idle() && clock_.Now() < end) {
+    while (!(engine_->idle() && answers_.idle()) && clock_.Now() < end) {
       std::this_thread::sleep_for(kDrainPoll);
     }
   }
@@ -287,6 +292,7 @@ void App::Finish(milliseconds delay, milliseconds grace) {
   }
   stopping_changed_.notify_all();
   lane_threads_.clear();
+  answers_.Stop();
   other_threads_.clear();
   if (cluster_ != nullptr) {
     const absl::Status stopped = cluster_->Stop();

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "server/admin/admin_server.h"
 #include "server/config.h"
+#include "server/core/answer_queue.h"
 #include "server/core/clock.h"
 #include "server/core/engine.h"
 #include "server/core/log.h"
@@ -78,6 +79,7 @@ class App {
   FleetRulesCache rules_;
   Metrics metrics_;
   std::unique_ptr<EmbeddedCluster> cluster_;
+  AnswerQueue answers_;
   std::unique_ptr<Engine> engine_;        // uses all of the above
   std::unique_ptr<RpcServer> server_;     // uses the engine
   std::unique_ptr<AdminServer> admin_;    // uses all of the above

@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_CALL_KINDS_H_
 #define IDEMPOTENCY_SERVER_CORE_CALL_KINDS_H_
 
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -44,6 +45,36 @@ struct ReleaseKind {
 template <typename Kind>
 typename Kind::Request& RequestOf(Led& led) {
   return std::get<typename Kind::Request>(led.leader.front().request);
+}
+
+// Those of the round that are of this kind.
+template <typename Kind>
+std::vector<Led*> CallsOf(std::vector<Led>& round) {
+  std::vector<Led*> calls;
+  for (Led& led : round) {
+    if (!led.leader.empty() && std::holds_alternative<typename Kind::Request>(
+                                   led.leader.front().request)) {
+      calls.push_back(&led);
+    }
+  }
+  return calls;
+}
+
+// What goes to the store as one batch, which is counted.
+template <typename Kind>
+auto CommandsOf(const std::vector<Led*>& calls, Metrics& metrics) {
+  using Command = decltype(Kind::Request::command);
+  std::vector<const Command*> commands;
+  commands.reserve(calls.size());
+  for (Led* const led : calls) {
+    Command& command = RequestOf<Kind>(*led).command;
+    if constexpr (std::is_same_v<Command, ClaimCommand>) {
+      command.wants_record = !led->followers.empty();
+    }
+    commands.push_back(&command);
+  }
+  metrics.batches[static_cast<std::size_t>(Kind::kKind)].Observe(calls.size());
+  return commands;
 }
 
 inline absl::StatusOr<ClaimOutcome>& OutcomeOf(ClaimAnswer& answer) {

@@ -1,12 +1,11 @@
 #include "server/core/lane.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "server/core/call_errors.h"
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
 #include "server/core/outcome_counts.h"
@@ -23,40 +22,8 @@ constexpr milliseconds kSweepInterval{20};
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
-
-bool CallerIsGone(const Call& call) {
-  return call.context.cancelled && call.context.cancelled();
-}
-
-void Answer(Call& call, const absl::Status& error) {
-  std::visit([&](auto& request) { std::move(request.done)(error); },
-             call.request);
-}
-
-absl::Status Unavailable() {
-  return MakeError(Reason::kStoreUnavailable,
-                   "the database can't be used just now; try again");
-}
-
-absl::Status Draining() {
-  return MakeError(Reason::kDraining,
-                   "this replica is shutting down; try again on another one");
-}
-
-// What a call is told whose time is up.
-absl::Status OutOfTime(const Call& call) {
-  switch (call.setback.code()) {
-    case absl::StatusCode::kOk:
-      return MakeError(Reason::kDeadlineExceeded,
-                       "the deadline passed before the database was asked");
-    case absl::StatusCode::kUnknown:
-      return MakeError(Reason::kOutcomeUnknown,
-                       "the database's answer was lost; send the same call "
-                       "again with the same claim token");
-    default:
-      return Unavailable();
-  }
-}
+// As many answers are worth another thread's while.
+constexpr std::size_t kAnswersToHandOver = 8;
 
 }  // namespace
 
@@ -76,15 +43,17 @@ Lane::Lane(const LaneOptions& options, const Clock& clock,
 
 void Lane::Submit(std::list<Call> call) {
   absl::Status refusal;
+  bool wake = false;
   {
     MutexLock lock(mutex_);
     refusal = accepting_ ? Admit(call.front()) : Draining();
-    if (refusal.ok()) queue_.Add(std::move(call));
+    if (refusal.ok()) {
+      queue_.Add(std::move(call));
+      wake = std::exchange(sleeping_, false);
+    }
   }
-  if (refusal.ok()) {
-    changed_.notify_one();
-    return;
-  }
+  if (wake) changed_.notify_one();
+  if (refusal.ok()) return;
   if (ReasonOf(refusal) == Reason::kOverloaded) Count(metrics_.overloaded);
   const bool lost = call.front().setback.code() == absl::StatusCode::kUnknown;
   Answer(call.front(), lost ? OutOfTime(call.front()) : refusal);
@@ -97,7 +66,11 @@ void Lane::StopAccepting() {
 
 bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(mutex_);
-  while (!stopped_ && queue_.empty()) changed_.wait(lock);
+  while (!stopped_ && queue_.empty()) {
+    sleeping_ = true;
+    changed_.wait(lock);
+  }
+  sleeping_ = false;
   if (stopped_) return false;
   const SteadyTime now = clock_.Now();
   const SteadyTime until = std::min(not_before_, now + kSweepInterval);
@@ -136,10 +109,9 @@ void Lane::RunBatch() {
   bool failed_before = std::exchange(store_failed_, false);
   if (ResolvePolicies(round)) {
     ObserveQueueTimes(round);
-    RunKind<ClaimKind>(round);
-    RunKind<FinalizeKind>(round);
-    RunKind<LookupKind>(round);
-    RunKind<ReleaseKind>(round);
+    RunClaimsAndFinalizes(round);
+    RunKind<LookupKind>(CallsOf<LookupKind>(round));
+    RunKind<ReleaseKind>(CallsOf<ReleaseKind>(round));
   }
   if (failed_before && !store_failed_) NoteStoreSuccess();
   MutexLock lock(mutex_);
@@ -308,15 +280,30 @@ void Lane::ObserveQueueTimes(const std::vector<Led>& round) {
 
 // ---- One kind of calls.
 
-template <typename Kind>
-void Lane::RunKind(std::vector<Led>& round) {
-  std::vector<Led*> calls;
-  for (Led& led : round) {
-    if (!led.leader.empty() && std::holds_alternative<typename Kind::Request>(
-                                   led.leader.front().request)) {
-      calls.push_back(&led);
-    }
+void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
+  const std::vector<Led*> claims = CallsOf<ClaimKind>(round);
+  const std::vector<Led*> finalizes = CallsOf<FinalizeKind>(round);
+  if (claims.empty() || finalizes.empty()) {
+    RunKind<ClaimKind>(claims);
+    RunKind<FinalizeKind>(finalizes);
+    return;
   }
+  ClaimAndFinalizeAnswers answers =
+      store_->ClaimAndFinalize(CommandsOf<ClaimKind>(claims, metrics_),
+                               CommandsOf<FinalizeKind>(finalizes, metrics_));
+  const std::size_t batch_size = claims.size() + finalizes.size();
+  std::vector<Led*> claims_alone;
+  std::vector<Led*> finalizes_alone;
+  Settle<ClaimKind>(claims, std::move(answers.claims), batch_size,
+                    &claims_alone);
+  Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
+                       &finalizes_alone);
+  RunAlone<ClaimKind>(claims_alone);
+  RunAlone<FinalizeKind>(finalizes_alone);
+}
+
+template <typename Kind>
+void Lane::RunKind(const std::vector<Led*>& calls) {
   std::vector<Led*> alone;
   RunOnce<Kind>(calls, &alone);
   RunAlone<Kind>(alone);
@@ -343,24 +330,24 @@ void Lane::RunAlone(const std::vector<Led*>& calls) {
   }
 }
 
-// Takes `calls` to the store as one batch. Those that are to be tried by
-// themselves are added to `alone`.
+// Takes `calls` to the store as one batch.
 template <typename Kind>
 void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   if (calls.empty()) return;
-  using Command = std::remove_reference_t<
-      decltype(RequestOf<Kind>(*calls.front()).command)>;
-  std::vector<const Command*> commands;
-  commands.reserve(calls.size());
-  for (Led* const led : calls) {
-    Command& command = RequestOf<Kind>(*led).command;
-    if constexpr (std::is_same_v<Command, ClaimCommand>) {
-      command.wants_record = !led->followers.empty();
-    }
-    commands.push_back(&command);
-  }
-  metrics_.batches[static_cast<std::size_t>(Kind::kKind)].Observe(calls.size());
-  auto answers = Kind::Run(*store_, commands);
+  Settle<Kind>(calls, Kind::Run(*store_, CommandsOf<Kind>(calls, metrics_)),
+               calls.size(), alone);
+}
+
+// Answers `calls`, or decides what else becomes of each. Those that are to be
+// tried by themselves are added to `alone`.
+template <typename Kind, typename StoreAnswer>
+void Lane::Settle(const std::vector<Led*>& calls,
+                  std::vector<StoreAnswer> answers, std::size_t batch_size,
+                  std::vector<Led*>* alone) {
+  using Outcome = typename std::remove_reference_t<decltype(OutcomeOf(
+      answers.front()))>::value_type;
+  Answers<Outcome> given;
+  given.reserve(calls.size());
   const bool counted = answers.size() == calls.size();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Led& led = *calls[i];
@@ -371,11 +358,12 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
       continue;
     }
     auto& outcome = OutcomeOf(answers[i]);
-    switch (Judge(outcome.status(), calls.size(), led.leader.front())) {
+    switch (Judge(outcome.status(), batch_size, led.leader.front())) {
       case Verdict::kAnswered:
-        std::move(RequestOf<Kind>(led).done)(std::move(outcome));
-        if constexpr (std::is_same_v<Command, ClaimCommand>) {
-          AnswerFollowers(led, answers[i]);
+        given.emplace_back(std::move(RequestOf<Kind>(led).done),
+                           std::move(outcome));
+        if constexpr (std::is_same_v<Kind, ClaimKind>) {
+          AnswerFollowers(led, answers[i], given);
         }
         PutBackFollowers(led);
         break;
@@ -397,6 +385,19 @@ void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
         SetAside(led);
         break;
     }
+  }
+  Give(std::move(given));
+}
+
+// Few answers cost less than waking another thread.
+template <typename Outcome>
+void Lane::Give(Answers<Outcome> answers) {
+  const bool few = answers.size() < kAnswersToHandOver;
+  GiveAnswers give = [answers = std::move(answers)]() mutable {
+    for (auto& [done, outcome] : answers) std::move(done)(std::move(outcome));
+  };
+  if (few || options_.answers == nullptr || !options_.answers->Offer(give)) {
+    std::move(give)();
   }
 }
 
@@ -426,7 +427,8 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
 // Followers asked before the leader's statement was sent, so an answer from
 // its outcome is one they could have got themselves. Only those that need no
 // write are answered; the first that does leads the next round.
-void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
+void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer,
+                           Answers<ClaimOutcome>& answers) {
   if (!answer.observed.has_value()) return;
   const Observed& observed = *answer.observed;
   const Record* const record =
@@ -439,7 +441,7 @@ void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer) {
     if (decision.answer.ok()) {
       CountUnwritten(*decision.answer, *record, metrics_);
     }
-    std::move(follower.done)(std::move(decision.answer));
+    answers.emplace_back(std::move(follower.done), std::move(decision.answer));
     led.followers.pop_front();
     Count(metrics_.followers_answered);
   }

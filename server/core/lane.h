@@ -7,9 +7,11 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "server/core/admission.h"
+#include "server/core/answer_queue.h"
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
 #include "server/core/clock.h"
@@ -37,6 +39,9 @@ struct LaneOptions {
   // maximum, starts anew after a success.
   std::chrono::milliseconds backoff_min{20};
   std::chrono::milliseconds backoff_max{500};
+  // Where the answers of a large batch are given; it must outlive the lane.
+  // Null: the lane gives them itself.
+  AnswerQueue* answers = nullptr;
 };
 
 // A step function: whoever drives it, a thread or a simulator, calls
@@ -77,6 +82,11 @@ class Lane {
   void Stop();
 
  private:
+  // To be given when the batch has been gone through.
+  template <typename Outcome>
+  using Answers =
+      std::vector<std::pair<Done<Outcome>, absl::StatusOr<Outcome>>>;
+
   enum class Verdict { kAnswered, kBroken, kLater, kAlone, kAside };
 
   // OK, or OVERLOADED.
@@ -90,14 +100,21 @@ class Lane {
   bool ResolvePolicies(std::vector<Led>& round);
   absl::Status ReloadRules();
   void ObserveQueueTimes(const std::vector<Led>& round);
+  void RunClaimsAndFinalizes(std::vector<Led>& round);
   template <typename Kind>
-  void RunKind(std::vector<Led>& round);
+  void RunKind(const std::vector<Led*>& calls);
   template <typename Kind>
   void RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone);
+  template <typename Kind, typename StoreAnswer>
+  void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
+              std::size_t batch_size, std::vector<Led*>* alone);
+  template <typename Outcome>
+  void Give(Answers<Outcome> answers);
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
-  void AnswerFollowers(Led& led, const ClaimAnswer& answer);
+  void AnswerFollowers(Led& led, const ClaimAnswer& answer,
+                       Answers<ClaimOutcome>& answers);
   void PutBack(Led& led);
   void PutBackFollowers(Led& led);
   void SetAside(Led& led);
@@ -121,6 +138,7 @@ class Lane {
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
+  bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;
   // Until then the store is left alone.
   SteadyTime not_before_ ABSL_GUARDED_BY(mutex_);
 

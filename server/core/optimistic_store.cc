@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 #include <variant>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "server/core/errors.h"
 #include "server/core/limits.h"
@@ -16,6 +18,12 @@ namespace {
 
 // The positions, within a batch, of the items that have no answer yet.
 using Open = std::vector<std::size_t>;
+
+Open All(std::size_t size) {
+  Open all(size);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
+}
 
 absl::Status WrongCount() {
   return absl::UnknownError("a statement answered for another number of items");
@@ -114,15 +122,18 @@ class ClaimRun {
         metrics_(metrics),
         claims_(claims),
         answers_(claims.size()),
-        to_be_renewed_(claims.size()) {
-    for (std::size_t i = 0; i < claims.size(); ++i) open_.push_back(i);
-  }
+        to_be_renewed_(claims.size()),
+        open_(All(claims.size())) {}
 
-  std::vector<ClaimAnswer> Run() {
+  // Inserts new records: as RecordTable::InsertNew().
+  using InsertNew =
+      absl::FunctionRef<absl::StatusOr<Times>(Batch<ClaimCommand> creating)>;
+
+  std::vector<ClaimAnswer> Run(InsertNew insert_new) {
     for (int round = 0; round < limits::kStoreRoundsMax && !open_.empty();
          ++round) {
       last_round_ = round + 1 == limits::kStoreRoundsMax;
-      Insert();
+      Insert(insert_new);
       ReadAndDecide();
     }
     for (const std::size_t i : open_) answers_[i].outcome = Contended();
@@ -175,7 +186,7 @@ class ClaimRun {
     return true;
   }
 
-  void Insert() {
+  void Insert(InsertNew insert_new) {
     Open creating;
     Open rest;
     for (const std::size_t i : open_) {
@@ -183,8 +194,8 @@ class ClaimRun {
     }
     if (creating.empty()) return;
     const SteadyTime asked_at = clock_.Now();
-    const auto granted =
-        Counted(table_.InsertNew(Pick(claims_, creating)), creating.size());
+    const absl::StatusOr<Times> granted =
+        Counted(insert_new(Pick(claims_, creating)), creating.size());
     if (!granted.ok()) {
       Fail(creating, granted.status());
       open_ = std::move(rest);
@@ -384,12 +395,6 @@ void KeepEvidence(RecordTable& table, Batch<FinalizeCommand> finalizes,
   }
 }
 
-Open All(std::size_t size) {
-  Open all(size);
-  for (std::size_t i = 0; i < size; ++i) all[i] = i;
-  return all;
-}
-
 }  // namespace
 
 OptimisticStore::OptimisticStore(std::unique_ptr<RecordTable> table,
@@ -398,15 +403,40 @@ OptimisticStore::OptimisticStore(std::unique_ptr<RecordTable> table,
 
 std::vector<ClaimAnswer> OptimisticStore::ClaimBatch(
     Batch<ClaimCommand> claims) {
-  return ClaimRun(*table_, clock_, metrics_, claims).Run();
+  return ClaimRun(*table_, clock_, metrics_, claims)
+      .Run([this](Batch<ClaimCommand> creating) {
+        return table_->InsertNew(creating);
+      });
+}
+
+ClaimAndFinalizeAnswers OptimisticStore::ClaimAndFinalize(
+    Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) {
+  std::optional<absl::StatusOr<Times>> recorded;
+  const auto insert_new = [&](Batch<ClaimCommand> creating) {
+    if (recorded.has_value()) return table_->InsertNew(creating);
+    InsertedAndFinalized both = table_->InsertAndFinalize(creating, finalizes);
+    recorded = std::move(both.expiries);
+    return std::move(both.granted);
+  };
+  ClaimAndFinalizeAnswers answers;
+  answers.claims = ClaimRun(*table_, clock_, metrics_, claims).Run(insert_new);
+  // Claims that create nothing insert nothing.
+  answers.finalizes = recorded.has_value()
+                          ? SettleFinalizes(finalizes, *std::move(recorded))
+                          : FinalizeBatch(finalizes);
+  return answers;
 }
 
 std::vector<absl::StatusOr<FinalizeOutcome>> OptimisticStore::FinalizeBatch(
     Batch<FinalizeCommand> finalizes) {
+  if (finalizes.empty()) return {};
+  return SettleFinalizes(finalizes, table_->FinalizeOwned(finalizes));
+}
+
+std::vector<absl::StatusOr<FinalizeOutcome>> OptimisticStore::SettleFinalizes(
+    Batch<FinalizeCommand> finalizes, absl::StatusOr<Times> recorded) {
   std::vector<absl::StatusOr<FinalizeOutcome>> answers(finalizes.size());
-  if (finalizes.empty()) return answers;
-  const auto recorded =
-      Counted(table_->FinalizeOwned(finalizes), finalizes.size());
+  recorded = Counted(std::move(recorded), finalizes.size());
   if (!recorded.ok()) {
     std::fill(answers.begin(), answers.end(), recorded.status());
     return answers;

@@ -24,6 +24,8 @@ class OptimisticStore final : public Store {
   std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) override;
   std::vector<absl::StatusOr<FinalizeOutcome>> FinalizeBatch(
       Batch<FinalizeCommand> finalizes) override;
+  ClaimAndFinalizeAnswers ClaimAndFinalize(
+      Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) override;
   std::vector<absl::StatusOr<LookupOutcome>> LookupBatch(
       Batch<LookupCommand> lookups) override;
   std::vector<absl::StatusOr<ReleaseOutcome>> ReleaseBatch(
@@ -31,6 +33,11 @@ class OptimisticStore final : public Store {
   absl::StatusOr<FleetRules> ReadRules() override;
 
  private:
+  // Answers what the optimistic statement, which gave `recorded`, settled, and
+  // decides the rest.
+  std::vector<absl::StatusOr<FinalizeOutcome>> SettleFinalizes(
+      Batch<FinalizeCommand> finalizes, absl::StatusOr<Times> recorded);
+
   std::unique_ptr<RecordTable> table_;
   const Clock& clock_;
   Metrics& metrics_;

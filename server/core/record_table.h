@@ -42,6 +42,14 @@ struct Snapshot {
 
 enum class ReadBodies { kNo, kYes };
 
+// Where nothing was changed, for whatever reason: nullopt.
+using Times = std::vector<std::optional<absl::Time>>;
+
+struct InsertedAndFinalized {
+  absl::StatusOr<Times> granted;
+  absl::StatusOr<Times> expiries;
+};
+
 // Not thread-safe. Each function is one statement that is committed by itself
 // (or a bounded few): it happens wholly or not at all. Items have pairwise
 // distinct ids and are sorted by id; answers have the same size and order.
@@ -54,14 +62,20 @@ class RecordTable {
   // Inserts NewRecord(claim, now) where there is no row, expired or not.
   // Answers the database time of each grant; nullopt where there is a row.
   // REQUIRES: MayCreate() for every claim.
-  virtual absl::StatusOr<std::vector<std::optional<absl::Time>>> InsertNew(
-      Batch<ClaimCommand> claims) = 0;
+  virtual absl::StatusOr<Times> InsertNew(Batch<ClaimCommand> claims) = 0;
 
   // Records the responses that DecideFinalize() would record, checking the
   // owner in the same statement. Answers the new expiry; nullopt where
   // nothing was changed, for whatever reason.
-  virtual absl::StatusOr<std::vector<std::optional<absl::Time>>> FinalizeOwned(
+  virtual absl::StatusOr<Times> FinalizeOwned(
       Batch<FinalizeCommand> finalizes) = 0;
+
+  // InsertNew() and FinalizeOwned() at the price of one, where a table can do
+  // that. No id is in both.
+  virtual InsertedAndFinalized InsertAndFinalize(
+      Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) {
+    return {.granted = InsertNew(claims), .expiries = FinalizeOwned(finalizes)};
+  }
 
   // Without bodies, the headers' and body's bytes are empty.
   virtual absl::StatusOr<Snapshot> Read(Batch<RecordId> ids,

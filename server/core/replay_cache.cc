@@ -49,15 +49,15 @@ class ReplayKeepingStore final : public Store {
   std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) override {
     const SteadyTime asked_at = clock_.Now();
     std::vector<ClaimAnswer> answers = store_->ClaimBatch(claims);
-    const std::size_t answered = std::min(answers.size(), claims.size());
-    for (std::size_t i = 0; i < answered; ++i) {
-      const ClaimAnswer& answer = answers[i];
-      if (answer.outcome.ok() &&
-          std::holds_alternative<Replay>(*answer.outcome) &&
-          answer.observed.has_value()) {
-        cache_.Keep(claims[i]->id, *answer.observed, asked_at);
-      }
-    }
+    Keep(claims, answers, asked_at);
+    return answers;
+  }
+  ClaimAndFinalizeAnswers ClaimAndFinalize(
+      Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) override {
+    const SteadyTime asked_at = clock_.Now();
+    ClaimAndFinalizeAnswers answers =
+        store_->ClaimAndFinalize(claims, finalizes);
+    Keep(claims, answers.claims, asked_at);
     return answers;
   }
   std::vector<absl::StatusOr<FinalizeOutcome>> FinalizeBatch(
@@ -77,6 +77,19 @@ class ReplayKeepingStore final : public Store {
   }
 
  private:
+  void Keep(Batch<ClaimCommand> claims, const std::vector<ClaimAnswer>& answers,
+            SteadyTime asked_at) {
+    // Not as many: the lane makes an error of it.
+    if (answers.size() != claims.size()) return;
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      const absl::StatusOr<ClaimOutcome>& outcome = answers[i].outcome;
+      if (outcome.ok() && std::holds_alternative<Replay>(*outcome) &&
+          answers[i].observed.has_value()) {
+        cache_.Keep(claims[i]->id, *answers[i].observed, asked_at);
+      }
+    }
+  }
+
   const std::unique_ptr<Store> store_;
   ReplayCache& cache_;
   const Clock& clock_;

@@ -29,6 +29,11 @@ struct ClaimAnswer {
   std::optional<Observed> observed{};
 };
 
+struct ClaimAndFinalizeAnswers {
+  std::vector<ClaimAnswer> claims;
+  std::vector<absl::StatusOr<FinalizeOutcome>> finalizes;
+};
+
 // Not thread-safe: each lane has a store of its own. Calls block until the
 // answer is known or given up, within the bounds of the implementation.
 //
@@ -52,6 +57,13 @@ class Store {
   virtual std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) = 0;
   virtual std::vector<absl::StatusOr<FinalizeOutcome>> FinalizeBatch(
       Batch<FinalizeCommand> finalizes) = 0;
+  // Both at once, at a lower price where the store knows one; no id is in
+  // both. A batch that "would fail again" may do so for an item of either.
+  virtual ClaimAndFinalizeAnswers ClaimAndFinalize(
+      Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) {
+    return {.claims = ClaimBatch(claims),
+            .finalizes = FinalizeBatch(finalizes)};
+  }
   virtual std::vector<absl::StatusOr<LookupOutcome>> LookupBatch(
       Batch<LookupCommand> lookups) = 0;
   virtual std::vector<absl::StatusOr<ReleaseOutcome>> ReleaseBatch(

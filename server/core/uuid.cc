@@ -61,8 +61,9 @@ Uuid NameBasedUuid(const Uuid& name_space, std::string_view name) {
                     name_space.bytes.size());
   input.append(name);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  EVP_Digest(input.data(), input.size(), digest.data(), nullptr, EVP_sha1(),
-             nullptr);
+  // Looked up once: OpenSSL 3 takes locks to look it up.
+  static const EVP_MD* const sha1 = EVP_MD_fetch(nullptr, "SHA1", nullptr);
+  EVP_Digest(input.data(), input.size(), digest.data(), nullptr, sha1, nullptr);
   Uuid uuid;
   std::copy_n(digest.begin(), uuid.bytes.size(), uuid.bytes.begin());
   uuid.bytes[6] = static_cast<std::uint8_t>((uuid.bytes[6] & 0x0f) | 0x50);

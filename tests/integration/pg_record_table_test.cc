@@ -47,6 +47,38 @@ TEST_F(PgRecordTableTest, InsertNewStoresTheRecordOfAFirstGrant) {
   }
 }
 
+TEST_F(PgRecordTableTest, InsertAndFinalizeDoesWhatTheTwoStatementsDo) {
+  ASSERT_TRUE(Insert(Claim({"orders", "mine"}, 1)).has_value());
+  ASSERT_TRUE(Insert(Claim({"orders", "others"}, 2)).has_value());
+  ASSERT_TRUE(Insert(Claim({"orders", "taken"}, 2)).has_value());
+  std::vector<ClaimCommand> claims = AllKindsOfClaims();
+  claims.push_back(Claim({"orders", "taken"}, 3));
+  std::vector<FinalizeCommand> finalizes = {Finalize({"orders", "absent"}, 1),
+                                            Finalize({"orders", "mine"}, 1),
+                                            Finalize({"orders", "others"}, 1)};
+  finalizes[1].response.body = "done";
+  const InsertedAndFinalized both =
+      table_.InsertAndFinalize(Pointers(claims), Pointers(finalizes));
+  ASSERT_TRUE(both.granted.ok()) << both.granted.status();
+  ASSERT_TRUE(both.expiries.ok()) << both.expiries.status();
+  ASSERT_EQ(both.granted->size(), claims.size());
+  for (std::size_t i = 0; i + 1 < claims.size(); ++i) {
+    ASSERT_TRUE((*both.granted)[i].has_value());
+    EXPECT_EQ(MustRead(claims[i].id),
+              NewRecord(claims[i], *(*both.granted)[i]));
+  }
+  EXPECT_FALSE(both.granted->back().has_value());
+  EXPECT_EQ(MustRead({"orders", "taken"}).claim_token, Token(2));
+  ASSERT_EQ(both.expiries->size(), finalizes.size());
+  EXPECT_FALSE((*both.expiries)[0].has_value());
+  EXPECT_FALSE((*both.expiries)[2].has_value());
+  const Record mine = MustRead({"orders", "mine"});
+  EXPECT_EQ(mine.state, RecordState::kFinal);
+  EXPECT_EQ(mine.response.body, "done");
+  EXPECT_EQ((*both.expiries)[1], mine.expires_at);
+  EXPECT_EQ(MustRead({"orders", "others"}).state, RecordState::kUnfinished);
+}
+
 TEST_F(PgRecordTableTest, InsertNewAnswersNothingWhereARowIs) {
   ASSERT_TRUE(Insert(Claim({"orders", "b"}, 1)).has_value());
   const std::vector<ClaimCommand> claims = {Claim({"orders", "a"}, 2),

@@ -21,11 +21,17 @@ using testing::Not;
 
 const std::vector<Statement>& TableStatements() {
   static const std::vector<Statement> statements = {
-      statements::kInsertNew,      statements::kFinalizeOwned,
-      statements::kReadRecords,    statements::kReadBodies,
-      statements::kReplace,        statements::kKeepConflicts,
-      statements::kCountConflicts, statements::kSweep,
-      statements::kParkByKey,      statements::kDeleteByKey,
+      statements::kInsertNew,
+      statements::kFinalizeOwned,
+      statements::InsertAndFinalize(),
+      statements::kReadRecords,
+      statements::kReadBodies,
+      statements::kReplace,
+      statements::kKeepConflicts,
+      statements::kCountConflicts,
+      statements::kSweep,
+      statements::kParkByKey,
+      statements::kDeleteByKey,
       statements::kSweepConflicts};
   return statements;
 }

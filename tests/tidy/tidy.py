@@ -20,6 +20,8 @@ TOP_LEVEL = {
     "README.md",
 }
 FILE_LINES_MAX = 500
+# One file, so that a client takes one: most of it is the manual of the API.
+CONTRACT = "proto/idempotency/v1/idempotency.proto"
 CXX_COLUMNS_MAX = 80
 COLUMNS_MAX = 100
 
@@ -204,7 +206,7 @@ def check_text(texts):
     for name, text in texts.items():
         lines = text.splitlines()
         if name.endswith((".h", ".cc", ".py", ".sh", ".sql", ".proto")):
-            if len(lines) > FILE_LINES_MAX:
+            if len(lines) > FILE_LINES_MAX and name != CONTRACT:
                 yield (f"{name}: {len(lines)} lines, more than "
                        f"{FILE_LINES_MAX}")
             limit = CXX_COLUMNS_MAX if is_cxx(name) else COLUMNS_MAX

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -95,6 +96,9 @@ absl::Status RunForItems(Connection& connection, const Statement& statement,
   return absl::OkStatus();
 }
 
+// The first fencing token is the time of the grant.
+absl::Time GrantedAt(PgRow& row) { return absl::FromUnixMicros(row.Int8(2)); }
+
 Parameters InsertParameters(Batch<ClaimCommand> claims) {
   BatchWriter out;
   for (const ClaimCommand* claim : claims) {
@@ -152,24 +156,22 @@ Parameters NameParameters(Batch<RecordId> ids) {
 PgRecordTable::PgRecordTable(ConnectionOptions options, const Clock& clock)
     : connection_(std::move(options), clock) {}
 
-absl::StatusOr<std::vector<std::optional<absl::Time>>> PgRecordTable::InsertNew(
-    Batch<ClaimCommand> claims) {
-  std::vector<std::optional<absl::Time>> granted(claims.size());
+absl::StatusOr<Times> PgRecordTable::InsertNew(Batch<ClaimCommand> claims) {
+  Times granted(claims.size());
   if (claims.empty()) return granted;
   const absl::Status status =
       RunForItems(connection_, statements::kInsertNew, InsertParameters(claims),
                   claims, [&](std::size_t item, PgRow& row) {
-                    // The first fencing token is the time of the grant.
-                    granted[item] = absl::FromUnixMicros(row.Int8(2));
+                    granted[item] = GrantedAt(row);
                     return true;
                   });
   if (!status.ok()) return status;
   return granted;
 }
 
-absl::StatusOr<std::vector<std::optional<absl::Time>>>
-PgRecordTable::FinalizeOwned(Batch<FinalizeCommand> finalizes) {
-  std::vector<std::optional<absl::Time>> expiries(finalizes.size());
+absl::StatusOr<Times> PgRecordTable::FinalizeOwned(
+    Batch<FinalizeCommand> finalizes) {
+  Times expiries(finalizes.size());
   if (finalizes.empty()) return expiries;
   const absl::Status status = RunForItems(
       connection_, statements::kFinalizeOwned, FinalizeParameters(finalizes),
@@ -179,6 +181,38 @@ PgRecordTable::FinalizeOwned(Batch<FinalizeCommand> finalizes) {
       });
   if (!status.ok()) return status;
   return expiries;
+}
+
+InsertedAndFinalized PgRecordTable::InsertAndFinalize(
+    Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) {
+  if (claims.empty() || finalizes.empty() || connection_.options().citus) {
+    return RecordTable::InsertAndFinalize(claims, finalizes);
+  }
+  const Statement& statement = statements::InsertAndFinalize();
+  Parameters parameters = InsertParameters(claims);
+  Parameters of_finalizes = FinalizeParameters(finalizes);
+  std::move(of_finalizes.begin(), of_finalizes.end(),
+            std::back_inserter(parameters));
+  const absl::StatusOr<pqxx::result> result =
+      connection_.Run(statement, parameters);
+  if (!result.ok()) return {result.status(), result.status()};
+  Times granted(claims.size());
+  Times expiries(finalizes.size());
+  ItemFinder<ClaimCommand> claim_finder(claims);
+  ItemFinder<FinalizeCommand> finalize_finder(finalizes);
+  for (const pqxx::row& row : *result) {
+    PgRow fields(row);
+    const bool inserted = !fields.IsNull(2);
+    const std::optional<std::size_t> item =
+        inserted ? claim_finder.Find(fields.Text(0), fields.Text(1))
+                 : finalize_finder.Find(fields.Text(0), fields.Text(1));
+    if (item.has_value() && inserted) granted[*item] = GrantedAt(fields);
+    if (item.has_value() && !inserted) expiries[*item] = fields.Time(3);
+    if (!item.has_value() || !fields.ok()) {
+      return {UnexpectedAnswer(statement), UnexpectedAnswer(statement)};
+    }
+  }
+  return {std::move(granted), std::move(expiries)};
 }
 
 absl::StatusOr<Snapshot> PgRecordTable::Read(Batch<RecordId> ids,

@@ -24,10 +24,11 @@ class PgRecordTable final : public RecordTable {
   // `clock` must outlive the table. Connects at the first call.
   PgRecordTable(ConnectionOptions options, const Clock& clock);
 
-  absl::StatusOr<std::vector<std::optional<absl::Time>>> InsertNew(
-      Batch<ClaimCommand> claims) override;
-  absl::StatusOr<std::vector<std::optional<absl::Time>>> FinalizeOwned(
+  absl::StatusOr<Times> InsertNew(Batch<ClaimCommand> claims) override;
+  absl::StatusOr<Times> FinalizeOwned(
       Batch<FinalizeCommand> finalizes) override;
+  InsertedAndFinalized InsertAndFinalize(
+      Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) override;
   absl::StatusOr<Snapshot> Read(Batch<RecordId> ids,
                                 ReadBodies bodies) override;
   absl::StatusOr<std::vector<bool>> Replace(

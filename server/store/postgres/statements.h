@@ -107,9 +107,14 @@ WHERE r.scope = f.scope
   AND r.in_flight
   AND (r.expires_at > now() OR r.held)
   AND (f.status_code < 500 OR r.on_server_error = 1)
-RETURNING r.scope, r.key, timestamptz_send(r.expires_at)
+RETURNING r.scope, r.key, timestamptz_send(r.expires_at) AS expires_at
 )sql",
                                              Effect::kWrite, Plan::kKept};
+
+// Both in one: kInsertNew's parameters, then kFinalizeOwned's. Rows: scope, key
+// and, of an insert, the fencing token, else the expiry. The inserts come
+// first in every such statement, so that two lock in one order. Not for Citus.
+const Statement& InsertAndFinalize();
 
 // $3: with headers and bodies. A body above $4 bytes is left out; its length
 // is told. The columns are those of record_row.h.
