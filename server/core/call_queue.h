@@ -50,6 +50,9 @@ class CallQueue {
 
   bool empty() const { return items_ == 0; }
   std::size_t items() const { return items_; }
+  // How many of them the next rounds can take, one a key; those whose calls
+  // were taken out count until the next round.
+  std::size_t keys() const { return ready_.size(); }
   std::size_t bytes() const { return bytes_; }
 
  private:

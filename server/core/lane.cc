@@ -31,20 +31,18 @@ Lane::Lane(const LaneOptions& options, const Clock& clock,
       metrics_(metrics),
       log_(log),
       store_(std::move(store)),
-      aside_(aside) {}
+      aside_(aside),
+      admission_({.batch_items_max = options.batch_items_max,
+                  .batch_bytes_max = options.batch_bytes_max,
+                  .wait_max = options.queue_wait_max}) {}
 
 void Lane::Submit(std::list<Call> call) {
   absl::Status refusal;
   bool wake = false;
   {
     MutexLock lock(mutex_);
-    if (!accepting_) {
-      refusal = Draining();
-    } else if (queue_.items() >= options_.queue_items_max ||
-               queue_.bytes() + call.front().bytes > options_.queue_bytes_max) {
-      refusal = MakeError(Reason::kOverloaded,
-                          "too many calls are queued; try again later");
-    } else {
+    refusal = accepting_ ? Admit(call.front()) : Draining();
+    if (refusal.ok()) {
       queue_.Add(std::move(call));
       wake = std::exchange(sleeping_, false);
     }
@@ -88,7 +86,7 @@ void Lane::RunBatch() {
   AnswerDeadInRound(round);
   const std::vector<Watched> watched = TendWaiters();
   if (round.empty() && watched.empty()) {
-    NoteWorkDone();
+    NoteWorkDone(false);
     return;
   }
   bool failed_before = std::exchange(store_failed_, false);
@@ -100,12 +98,14 @@ void Lane::RunBatch() {
   }
   if (!store_failed_) LookAt(watched);
   if (failed_before && !store_failed_) NoteStoreSuccess();
-  NoteWorkDone();
+  NoteWorkDone(!round.empty() && !store_failed_);
 }
 
-void Lane::NoteWorkDone() {
+// `telling`: how long the round took says how long the next will take.
+void Lane::NoteWorkDone(bool telling) {
   MutexLock lock(mutex_);
   working_ = false;
+  admission_.EndRound(clock_.Now(), telling);
 }
 
 std::vector<Led> Lane::TakeRound() {
@@ -116,6 +116,7 @@ std::vector<Led> Lane::TakeRound() {
     round = queue_.TakeRound(clock_.Now(), options_.batch_items_max,
                              options_.batch_bytes_max);
     working_ = !round.empty();
+    if (working_) admission_.BeginRound(clock_.Now());
   }
   std::sort(round.begin(), round.end(), [](const Led& a, const Led& b) {
     return a.leader.front().id() < b.leader.front().id();

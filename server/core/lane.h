@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/core/admission.h"
 #include "server/core/answer_queue.h"
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
@@ -27,8 +28,12 @@ namespace idempotency {
 struct LaneOptions {
   std::size_t batch_items_max = limits::kBatchItemsMax;
   std::size_t batch_bytes_max = limits::kBatchBytesMax;
+  // Finalizes, Releases and renewals may be twice as many.
   std::size_t queue_items_max = limits::kQueueItemsMax;
   std::size_t queue_bytes_max = limits::kQueueBytesMax;
+  // How long an answer may be expected to take, once more than a batch is
+  // queued; for Finalizes, Releases and renewals four times that. 0: no bound.
+  std::chrono::milliseconds queue_wait_max = limits::kQueueWaitMaxDefault;
   // How long a call is kept while the store is known to be away.
   std::chrono::milliseconds store_patience{2000};
   // Pause before a store that failed is asked again: doubles up to the
@@ -59,8 +64,8 @@ class Lane {
   Lane(const LaneOptions& options, const Clock& clock, FleetRulesCache& rules,
        Metrics& metrics, Log& log, std::unique_ptr<Store> store, Lane* aside);
 
-  // Queues the one call in `call`, or answers it at once with OVERLOADED or
-  // DRAINING. Thread-safe.
+  // Queues the one call in `call`, or answers it at once with OVERLOADED (and
+  // when to come back) or DRAINING. Thread-safe.
   void Submit(std::list<Call> call);
 
   // From now on new calls are refused with DRAINING, and nobody waits for
@@ -101,6 +106,9 @@ class Lane {
 
   enum class Verdict { kAnswered, kBroken, kLater, kAlone, kAside };
 
+  // OK, or OVERLOADED.
+  absl::Status Admit(const Call& call) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsDead(const Call& call, SteadyTime now) const;
   void AnswerDead(Call& call) const;
   void Refuse(Call& call, const absl::Status& why) const;
@@ -135,7 +143,7 @@ class Lane {
   std::vector<Watched> TendWaiters();
   void LookAt(const std::vector<Watched>& watched);
   SteadyTime NextWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteWorkDone();
+  void NoteWorkDone(bool telling);
   void PutBack(Led& led);
   void PutBackFollowers(Led& led);
   void SetAside(Led& led);
@@ -155,6 +163,7 @@ class Lane {
   mutable Mutex mutex_;
   ConditionVariable changed_;
   CallQueue queue_ ABSL_GUARDED_BY(mutex_);
+  Admission admission_ ABSL_GUARDED_BY(mutex_);
   Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -25,8 +25,8 @@ struct Observed {
 
 struct ClaimAnswer {
   absl::StatusOr<ClaimOutcome> outcome;
-  // With ClaimCommand::wants_record and an outcome that is a decision: the
-  // record after it.
+  // With ClaimCommand::wants_record and an outcome that is a decision, and with
+  // every Replay: the record after it.
   std::optional<Observed> observed{};
 };
 

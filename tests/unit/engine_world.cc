@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/core/limits.h"
 #include "server/core/optimistic_store.h"
 
 namespace idempotency {
@@ -14,6 +15,8 @@ constexpr std::size_t kKeys = 3;
 constexpr std::size_t kLanes = 2;
 constexpr int kDepthMax = 3;
 constexpr int kSweepBatch = 2;
+// Enough for all keys.
+constexpr std::size_t kReplayCacheBytes = limits::kMiB;
 
 FleetRules Rules() {
   const Policy brief = {.name = "default",
@@ -203,9 +206,9 @@ EngineWorld::EngineWorld(std::uint64_t seed, PlantedBug bug)
     };
     std::vector<std::unique_ptr<Store>> stores;
     for (std::size_t i = 0; i < kLanes; ++i) stores.push_back(make_store());
-    replica.engine = std::make_unique<Engine>(options, clock_, replica.rules,
-                                              replica.metrics, log_,
-                                              std::move(stores), make_store());
+    replica.engine = std::make_unique<Engine>(
+        options, clock_, replica.rules, replica.metrics, log_,
+        std::move(stores), make_store(), Chance(50) ? kReplayCacheBytes : 0);
     replica.lanes = replica.engine->lanes();
     replica.busy.resize(replica.lanes.size());
   }
