@@ -9,7 +9,6 @@
 #include "server/core/claim_run.h"
 #include "server/core/decision_rounds.h"
 #include "server/core/errors.h"
-#include "server/core/evidence.h"
 #include "server/core/limits.h"
 #include "server/core/outcome_counts.h"
 #include "server/core/transitions.h"
@@ -70,6 +69,44 @@ void DecideRounds(RecordTable& table, Batch<Command> batch, Open open,
     open = std::move(still_open);
   }
   for (const std::size_t i : open) answers[i] = Contended();
+}
+
+// What is told of evidence that could not be written: whatever the reason, it
+// may be possible later.
+absl::Status NotKept(const absl::Status& status) {
+  const bool transient = status.code() == absl::StatusCode::kUnavailable ||
+                         status.code() == absl::StatusCode::kUnknown ||
+                         status.code() == absl::StatusCode::kAborted;
+  return transient ? status
+                   : absl::UnavailableError("the evidence can't be written");
+}
+
+// A refusal without its evidence must not reach the caller: the evidence is
+// the only proof that work was done twice.
+void KeepEvidence(RecordTable& table, Batch<FinalizeCommand> finalizes,
+                  const Open& refused, Metrics& metrics,
+                  std::vector<absl::StatusOr<FinalizeOutcome>>& answers) {
+  if (refused.empty()) return;
+  std::vector<Conflict> conflicts;
+  conflicts.reserve(refused.size());
+  for (const std::size_t i : refused) {
+    conflicts.push_back({.id = finalizes[i]->id,
+                         .claim_token = finalizes[i]->claim_token,
+                         .response_digest = finalizes[i]->response_digest,
+                         .status_code = finalizes[i]->response.status_code});
+  }
+  const absl::StatusOr<std::vector<bool>> kept =
+      Counted(table.KeepConflicts(PointersTo(conflicts)), conflicts.size());
+  for (std::size_t k = 0; k < refused.size(); ++k) {
+    if (!kept.ok()) {
+      answers[refused[k]] = NotKept(kept.status());
+      continue;
+    }
+    Count(conflicts[k].status_code < limits::kServerErrorMin
+              ? metrics.conflicts
+              : metrics.conflicts_server_error);
+    if (!(*kept)[k]) Count(metrics.conflicts_not_kept);
+  }
 }
 
 }  // namespace
