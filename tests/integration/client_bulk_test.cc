@@ -342,7 +342,7 @@ TEST(ClientBulkTest, AStreamThatStandsStillIsLeftByTheOthersOnIt) {
   const auto client = Connect(server);
 
   auto patient = Claim(*client, "patient", seconds(30));
-  auto hasty = Claim(*client, "hasty", milliseconds(1200));
+  auto hasty = Claim(*client, "hasty", milliseconds(200));
 
   EXPECT_EQ(hasty.get().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(IsGrantOf("patient", patient.get()));
