@@ -100,10 +100,12 @@ void App::MakeEngine() {
   }
   engine_ = std::make_unique<Engine>(
       LaneOptions{.queue_items_max = config_.queue_items_max,
+                  .queue_wait_max = config_.queue_wait_max,
                   .store_patience = config_.store_patience,
                   .answers = &answers_},
       clock_, rules_, metrics_, log_, std::move(stores),
-      MakePostgresStore(connection_, clock_, metrics_));
+      MakePostgresStore(connection_, clock_, metrics_),
+      config_.replay_cache_bytes);
 }
 
 absl::Status App::StartServer() {
@@ -135,12 +137,13 @@ absl::Status App::StartServer() {
 
 absl::Status App::StartAdmin() {
   if (config_.admin_listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<AdminServer>> admin =
-      AdminServer::Start(config_.admin_listen,
-                         {.metrics = metrics_,
-                          .rules = rules_,
-                          .queued_calls = [this] { return engine_->queued(); },
-                          .serving = [this] { return server_->serving(); }});
+  absl::StatusOr<std::unique_ptr<AdminServer>> admin = AdminServer::Start(
+      config_.admin_listen,
+      {.metrics = metrics_,
+       .rules = rules_,
+       .queued_calls = [this] { return engine_->queued(); },
+       .waiting_calls = [this] { return engine_->waiting(); },
+       .serving = [this] { return server_->serving(); }});
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
   log_.Write(Severity::kInfo, "metrics are served over HTTP at /metrics",
@@ -205,7 +208,8 @@ std::unique_ptr<Reaper> App::MakeReaper() {
       ReaperOptions{.batch = config_.reaper_batch,
                     .conflict_retention = config_.conflict_retention,
                     .pause = config_.reaper_pause},
-      MakePostgresSweeper(connection_, clock_, metrics_), metrics_, log_report);
+      MakePostgresSweeper(connection_, clock_, metrics_), clock_, metrics_,
+      log_report);
 }
 
 std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {

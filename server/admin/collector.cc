@@ -81,6 +81,7 @@ class Scrape {
     AddConflicts();
     AddQueue();
     AddBatches();
+    AddReplayCache();
     AddStatements();
     AddReaper();
     AddServer();
@@ -263,6 +264,9 @@ class Scrape {
   void AddQueue() {
     AddGauge("idempotency_queue_calls", "Calls that wait for a lane.",
              static_cast<double>(source_.queued_calls()));
+    AddGauge("idempotency_waiting_calls",
+             "Claims that wait for another owner's end.",
+             static_cast<double>(source_.waiting_calls()));
     FamilyBuilder seconds("idempotency_queue_seconds",
                           "How long calls waited for a lane until they first "
                           "went to the database.",
@@ -292,16 +296,29 @@ class Scrape {
                            metrics_.batches[i], kOne);
     }
     Add(std::move(batches));
-    AddSingle("idempotency_followers_answered_total",
-              "Claims that were answered from the outcome of another claim of "
-              "the same key.",
-              metrics_.followers_answered);
+    AddSingle(
+        "idempotency_followers_answered_total",
+        "Claims and lookups that were answered from the outcome of another "
+        "one of the same key.",
+        metrics_.followers_answered);
     FamilyBuilder setbacks("idempotency_setbacks_total",
                            "Calls that a batch did not settle and that were "
                            "tried again or refused, by why.",
                            MetricType::Counter);
     AddEach(metrics_.setbacks, kSetbackNames, "class", {}, setbacks);
     Add(std::move(setbacks));
+  }
+
+  void AddReplayCache() {
+    AddSingle("idempotency_replay_cache_hits_total",
+              "Claims that were answered from the cache of replays.",
+              metrics_.replay_cache_hits);
+    AddGauge("idempotency_replay_cache_entries",
+             "Records in the cache of replays.",
+             static_cast<double>(metrics_.replay_cache_entries));
+    AddGauge("idempotency_replay_cache_bytes",
+             "Memory that the cache of replays holds.",
+             static_cast<double>(metrics_.replay_cache_bytes));
   }
 
   void AddStatements() {

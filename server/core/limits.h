@@ -76,6 +76,20 @@ inline constexpr std::size_t kQueueBytesMax = 64 * kMiB;
 static_assert(kQueueItemsMax >= 2 * kBatchItemsMax);
 static_assert(kQueueBytesMax >= 2 * kBatchBytesMax);
 static_assert(kQueueBytesMax >= 2 * kMessageBytesMax);
+// Claims of a lane that wait for another owner's end: a hot key's whole crowd.
+// Whoever comes beyond is answered at once.
+inline constexpr std::size_t kWaitersMax = kQueueItemsMax;
+inline constexpr std::size_t kWaitersBytesMax = kQueueBytesMax;
+// A key that so many asked for at once is next taken to the store a moment
+// later, so that its crowd needs few statements.
+inline constexpr std::size_t kCrowd = 16;
+inline constexpr std::chrono::milliseconds kCrowdPause{10};
+// A caller that is refused at once goes elsewhere or comes back; one that is
+// answered after a second has often given up.
+inline constexpr std::chrono::seconds kQueueWaitMaxDefault{1};
+// Longest pause that a refused caller is asked for: by then the load may be
+// another one.
+inline constexpr std::chrono::seconds kRetryDelayMax{5};
 // Rounds of optimistic statement, read and guarded write for one batch; a key
 // that changed under each of them is taken up again later.
 inline constexpr int kStoreRoundsMax = 4;
@@ -84,6 +98,14 @@ inline constexpr int kStoreRoundsMax = 4;
 inline constexpr std::size_t kInlineBodyBytesMax = 16 * kKiB;
 inline constexpr std::size_t kBodyGroupBytesMax = 8 * kMiB;
 static_assert(kBodyGroupBytesMax >= kBodyBytesMax);
+
+// ---- Replays from memory.
+
+inline constexpr std::size_t kReplayCacheBytesDefault = 64 * kMiB;
+inline constexpr std::size_t kReplayCacheBytesMax = 64 * 1024 * kMiB;
+// How long a replay may go on after the database has forgotten the record,
+// which only people can make it do.
+inline constexpr std::chrono::seconds kReplayCacheLifeMax{60};
 
 // ---- Answers, and streams of Bulk.
 

@@ -28,6 +28,13 @@ inline void Count(Counter& counter, std::uint64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
 }
 
+// What there is of something just now.
+using Gauge = std::atomic<std::int64_t>;
+
+inline void Add(Gauge& gauge, std::int64_t by) {
+  gauge.fetch_add(by, std::memory_order_relaxed);
+}
+
 // Counters by an enum whose last value is `kLast`.
 template <typename Enum, Enum kLast>
 struct CountersBy {
@@ -147,6 +154,12 @@ struct Metrics {
   std::array<BatchHistogram, kCallKinds> batches{};
   Counter followers_answered{0};
   TimeHistogram queue_time{};
+
+  // Claims answered from the cache of replays, without a lane or a statement,
+  // and what the cache holds.
+  Counter replay_cache_hits{0};
+  Gauge replay_cache_entries{0};
+  Gauge replay_cache_bytes{0};
 
   // Calls refused before the database saw them.
   Counter overloaded{0};

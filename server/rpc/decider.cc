@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "server/core/errors.h"
+#include "server/core/limits.h"
 #include "server/rpc/conversion.h"
 
 namespace idempotency {
@@ -34,10 +35,15 @@ StartedCall Decider::Start(CallKind kind) const {
 
 CallContext Decider::ContextOf(const StartedCall& call, Caller caller,
                                std::chrono::nanoseconds wait) const {
-  return {
+  CallContext context = {
       .deadline = call.at + std::min<std::chrono::nanoseconds>(
                                 caller.patience, options_.deadline_max + wait),
       .cancelled = std::move(caller.gone)};
+  if (wait.count() > 0) {
+    context.wait_until = std::min<SteadyTime>(
+        call.at + wait, context.deadline - limits::kWaitMargin);
+  }
+  return context;
 }
 
 template <typename Outcome, typename Response>

@@ -1,5 +1,6 @@
 #include "server/rpc/status.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -68,9 +69,12 @@ void AddRetryInfo(std::chrono::milliseconds delay,
   details.add_details()->PackFrom(info);
 }
 
-std::chrono::milliseconds RetryDelay(Reason reason, double random) {
-  const std::chrono::milliseconds base =
+std::chrono::milliseconds RetryDelay(const absl::Status& error, Reason reason,
+                                     double random) {
+  const std::chrono::milliseconds least =
       reason == Reason::kDraining ? kDrainingRetryDelay : kRetryDelay;
+  const std::chrono::milliseconds base =
+      std::max(least, RetryDelayOf(error).value_or(least));
   return std::chrono::milliseconds(static_cast<std::int64_t>(
       Jittered(static_cast<double>(base.count()), kRetryDelaySpread, random)));
 }
@@ -112,7 +116,7 @@ ErrorReply ToErrorReply(const absl::Status& error, double random) {
   const std::string field = BadField(error, reason);
   if (!field.empty()) AddBadRequest(field, message, details);
   if (details.code() == grpc::StatusCode::UNAVAILABLE) {
-    reply.pushback = RetryDelay(reason, random);
+    reply.pushback = RetryDelay(error, reason, random);
     AddRetryInfo(*reply.pushback, details);
   }
   return reply;

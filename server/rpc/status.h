@@ -19,8 +19,9 @@ inline constexpr char kErrorDomain[] = "idempotency.v1";
 inline constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
 
 // When the caller of an UNAVAILABLE call should come back: long enough for a
-// queue to empty or a database connection to be made anew, spread by half so
-// that callers refused together do not come back together.
+// queue to empty or a database connection to be made anew, or what the error
+// itself says if that is longer; spread by half so that callers refused
+// together do not come back together.
 inline constexpr std::chrono::milliseconds kRetryDelay{200};
 // A replica that drains is left for another one, which can answer at once.
 inline constexpr std::chrono::milliseconds kDrainingRetryDelay{20};

@@ -1,6 +1,6 @@
-// Load through the C++ client: Claim, then Finalize, of fresh keys, in a closed
-// loop. Prints one line of JSON, as load_client does; exits with 1 if any
-// answer was wrong.
+// Load through the C++ client: Claims of fresh keys, finalized or not, in a
+// closed loop. Prints one line of JSON, as load_client does; exits with 1 if
+// any answer was wrong.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@
 #include "tests/benchmark/workload.h"
 
 ABSL_FLAG(std::string, target, "127.0.0.1:50051", "The server, a gRPC name.");
-ABSL_FLAG(std::string, mode, "pairs", "pairs: Claim, then Finalize.");
+ABSL_FLAG(std::string, mode, "pairs",
+          "pairs: Claim, then Finalize. claim: Claims alone.");
 ABSL_FLAG(std::string, scope, "benchmark", "The scope of every key.");
 ABSL_FLAG(std::string, bulk, "auto",
           "auto: as the client chooses. never: a gRPC call for each.");
@@ -126,19 +127,23 @@ class Tally {
   nlohmann::json Report() const {
     absl::MutexLock lock(&mutex_);
     const std::uint64_t calls = claims_.count() + finalizes_.count();
-    return {{"mode", "pairs"},
-            {"in_flight", absl::GetFlag(FLAGS_in_flight)},
-            {"bulk", absl::GetFlag(FLAGS_bulk)},
-            {"seconds", seconds_},
-            {"calls", calls},
-            {"calls_per_second", static_cast<double>(calls) / seconds_},
-            {"pairs_per_second",
-             static_cast<double>(finalizes_.count()) / seconds_},
-            {"client_cpu_seconds", cpu_seconds_},
-            {"claim_ms", LatencyJson(claims_)},
-            {"finalize_ms", LatencyJson(finalizes_)},
-            {"checked", checked_},
-            {"errors", errors_}};
+    nlohmann::json json = {
+        {"mode", absl::GetFlag(FLAGS_mode)},
+        {"in_flight", absl::GetFlag(FLAGS_in_flight)},
+        {"bulk", absl::GetFlag(FLAGS_bulk)},
+        {"seconds", seconds_},
+        {"calls", calls},
+        {"calls_per_second", static_cast<double>(calls) / seconds_},
+        {"client_cpu_seconds", cpu_seconds_},
+        {"claim_ms", LatencyJson(claims_)},
+        {"checked", checked_},
+        {"errors", errors_}};
+    if (finalizes_.count() > 0) {
+      json["pairs_per_second"] =
+          static_cast<double>(finalizes_.count()) / seconds_;
+      json["finalize_ms"] = LatencyJson(finalizes_);
+    }
+    return json;
   }
 
   int errors() const {
@@ -178,11 +183,13 @@ struct Run {
   absl::BlockingCounter running;
 };
 
-// One of the calls in flight: pair after pair, each call from the answer to the
-// one before.
+// One of the calls in flight: each call from the answer to the one before.
 class Loop {
  public:
-  Loop(Run& run, AsyncClient& client) : run_(run), client_(client) {
+  Loop(Run& run, AsyncClient& client)
+      : run_(run),
+        client_(client),
+        finalizes_(absl::GetFlag(FLAGS_mode) == "pairs") {
     claim_.set_scope(absl::GetFlag(FLAGS_scope));
     finalize_.set_scope(claim_.scope());
     *finalize_.mutable_response() = RecordedResponse();
@@ -200,7 +207,7 @@ class Loop {
     client_.Claim(claim_, {}, [this](absl::StatusOr<v1::ClaimResponse> answer) {
       const std::string wrong = CheckClaimed(answer);
       run_.tally.Claimed(started_, wrong);
-      if (wrong.empty()) {
+      if (finalizes_ && wrong.empty()) {
         Finalize();
       } else {
         Next();
@@ -222,6 +229,7 @@ class Loop {
 
   Run& run_;
   AsyncClient& client_;
+  const bool finalizes_;
   v1::ClaimRequest claim_;
   v1::FinalizeRequest finalize_;
   Clock::time_point started_;
@@ -230,10 +238,11 @@ class Loop {
 int Measure() {
   const int in_flight = absl::GetFlag(FLAGS_in_flight);
   const std::string bulk = absl::GetFlag(FLAGS_bulk);
-  if (in_flight < 1 || absl::GetFlag(FLAGS_mode) != "pairs" ||
+  const std::string mode = absl::GetFlag(FLAGS_mode);
+  if (in_flight < 1 || (mode != "pairs" && mode != "claim") ||
       (bulk != "auto" && bulk != "never")) {
-    std::cerr << "client_load: --in_flight must be at least 1, --mode pairs, "
-                 "--bulk auto or never\n";
+    std::cerr << "client_load: --in_flight must be at least 1, --mode pairs "
+                 "or claim, --bulk auto or never\n";
     return 2;
   }
   Run run(in_flight);
@@ -265,7 +274,7 @@ int Measure() {
 int main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   absl::SetProgramUsageMessage(
-      "Sends Claim and Finalize through the C++ client as fast as they are "
+      "Sends Claims, and Finalizes, through the C++ client as fast as they are "
       "answered, checks every answer, and prints the rates as one line of "
       "JSON.");
   absl::ParseCommandLine(argc, argv);

@@ -120,6 +120,17 @@ TEST(ToErrorReply, SpreadsTheCallersThatItSendsAway) {
   EXPECT_GT(pushback(Reason::kOverloaded, 0.999), milliseconds(290));
 }
 
+TEST(ToErrorReply, SendsCallersAwayForAsLongAsTheErrorSays) {
+  const auto pushback = [](int said) {
+    return ToErrorReply(WithRetryDelay(MakeError(Reason::kOverloaded, "x"),
+                                       milliseconds(said)),
+                        kMiddle)
+        .pushback;
+  };
+  EXPECT_EQ(pushback(1500), milliseconds(1500));
+  EXPECT_EQ(pushback(5), milliseconds(200));
+}
+
 TEST(ToErrorReply, SendsCallersOfADrainingReplicaElsewhereSoon) {
   const ErrorReply reply =
       ToErrorReply(MakeError(Reason::kDraining, "x"), kMiddle);
