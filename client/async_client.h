@@ -17,10 +17,12 @@
 
 namespace idempotency {
 
-// Whether calls may go over the stream `Bulk`, which costs less for each.
+// When calls go over the stream `Bulk`, which makes many of them cheaper. What
+// is answered is the same.
 enum class BulkUse {
-  kAuto,  // while many calls are under way, of a server that has it
+  kAuto,  // while many calls are under way
   kNever,
+  kAlways,  // a lone call too, which takes a little longer there
 };
 
 struct ClientOptions {
@@ -56,6 +58,14 @@ struct ClientOptions {
 // Finalize: a body above `body_bytes_max`, or one that makes the message longer
 // than the 4 MiB that gRPC takes, is sent as `body_omitted`; headers that are
 // too long for a message even so, as `headers_omitted`.
+//
+// While some thirty calls or more are under way, new attempts go over the
+// stream `Bulk` of a server that has it, and are answered as if they were calls
+// of their own; but nothing but their deadline ends them early at the server,
+// and no pushback comes with them, only RetryInfo. A client has one such stream
+// at a time, to one server: where the target has several addresses, the next
+// stream goes to another, when the one before has ended or stands still. Long
+// requests (above 256 KiB) remain calls.
 //
 // Thread-safe.
 class AsyncClient final : public Coordinator {
@@ -94,7 +104,6 @@ class AsyncClient final : public Coordinator {
   ClientEnvironment& environment() const;
 
  private:
-  struct Connection;
   struct Shared;
   template <typename Request, typename Response>
   class Call;

@@ -100,10 +100,12 @@ void App::MakeEngine() {
   }
   engine_ = std::make_unique<Engine>(
       LaneOptions{.queue_items_max = config_.queue_items_max,
+                  .queue_wait_max = config_.queue_wait_max,
                   .store_patience = config_.store_patience,
                   .answers = &answers_},
       clock_, rules_, metrics_, log_, std::move(stores),
-      MakePostgresStore(connection_, clock_, metrics_));
+      MakePostgresStore(connection_, clock_, metrics_),
+      config_.replay_cache_bytes);
 }
 
 absl::Status App::StartServer() {
@@ -114,6 +116,7 @@ absl::Status App::StartServer() {
                         .reflection = config_.reflection},
                        {.body_bytes_max = config_.body_bytes_max,
                         .deadline_max = config_.deadline_max,
+                        .reply_bytes_max = config_.reply_bytes_max,
                         .downstream_namespace = config_.downstream_namespace},
                        {.engine = *engine_,
                         .rules = rules_,
@@ -134,12 +137,13 @@ absl::Status App::StartServer() {
 
 absl::Status App::StartAdmin() {
   if (config_.admin_listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<AdminServer>> admin =
-      AdminServer::Start(config_.admin_listen,
-                         {.metrics = metrics_,
-                          .rules = rules_,
-                          .queued_calls = [this] { return engine_->queued(); },
-                          .serving = [this] { return server_->serving(); }});
+  absl::StatusOr<std::unique_ptr<AdminServer>> admin = AdminServer::Start(
+      config_.admin_listen,
+      {.metrics = metrics_,
+       .rules = rules_,
+       .queued_calls = [this] { return engine_->queued(); },
+       .waiting_calls = [this] { return engine_->waiting(); },
+       .serving = [this] { return server_->serving(); }});
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
   log_.Write(Severity::kInfo, "metrics are served over HTTP at /metrics",
@@ -204,7 +208,8 @@ std::unique_ptr<Reaper> App::MakeReaper() {
       ReaperOptions{.batch = config_.reaper_batch,
                     .conflict_retention = config_.conflict_retention,
                     .pause = config_.reaper_pause},
-      MakePostgresSweeper(connection_, clock_, metrics_), metrics_, log_report);
+      MakePostgresSweeper(connection_, clock_, metrics_), clock_, metrics_,
+      log_report);
 }
 
 std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
@@ -271,6 +276,7 @@ void App::Finish(milliseconds delay, milliseconds grace) {
     server_->StopServing();
     std::this_thread::sleep_for(delay);
     engine_->StopAccepting();
+    server_->DrainStreams();
     const SteadyTime end = clock_.Now() + grace;
     std::this_thread::sleep_for(std::min(grace, kTurnAway));
     server_->Shutdown(

@@ -27,7 +27,10 @@ struct Config {
   std::optional<Uuid> downstream_namespace;
   int lanes = 1;
   std::size_t queue_items_max = 0;
+  std::chrono::milliseconds queue_wait_max{0};
   std::size_t body_bytes_max = 0;
+  std::size_t replay_cache_bytes = 0;
+  std::size_t reply_bytes_max = 0;
   std::chrono::milliseconds deadline_max{0};
   std::chrono::milliseconds store_patience{0};
   int reaper_batch = 0;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <list>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace {
 LaneOptions AsideOptions(LaneOptions options) {
   // One call's lock is not to delay the next one's statement.
   options.batch_items_max = 1;
+  // Its calls were taken in before, and it is slow because locks are.
+  options.queue_wait_max = std::chrono::milliseconds{0};
   return options;
 }
 
@@ -48,14 +51,17 @@ std::size_t HashOf(const RecordId& id) {
 Engine::Engine(const LaneOptions& options, const Clock& clock,
                FleetRulesCache& rules, Metrics& metrics, Log& log,
                std::vector<std::unique_ptr<Store>> stores,
-               std::unique_ptr<Store> aside_store)
+               std::unique_ptr<Store> aside_store,
+               std::size_t replay_cache_bytes)
     : clock_(clock),
-      aside_(std::make_unique<Lane>(AsideOptions(options), clock, rules,
-                                    metrics, log, std::move(aside_store),
-                                    nullptr)) {
+      replays_(replay_cache_bytes, clock, metrics),
+      aside_(std::make_unique<Lane>(
+          AsideOptions(options), clock, rules, metrics, log,
+          KeepingReplays(std::move(aside_store), replays_, clock), nullptr)) {
   for (std::unique_ptr<Store>& store : stores) {
-    lanes_.push_back(std::make_unique<Lane>(options, clock, rules, metrics, log,
-                                            std::move(store), aside_.get()));
+    lanes_.push_back(std::make_unique<Lane>(
+        options, clock, rules, metrics, log,
+        KeepingReplays(std::move(store), replays_, clock), aside_.get()));
   }
 }
 
@@ -74,6 +80,13 @@ void Engine::Enqueue(Command command, CallContext context, Done<Outcome> done) {
 
 void Engine::Submit(ClaimCommand command, CallContext context,
                     Done<ClaimOutcome> done) {
+  if (accepting_) {
+    std::optional<ClaimOutcome> replay = replays_.Answer(command);
+    if (replay.has_value()) {
+      std::move(done)(*std::move(replay));
+      return;
+    }
+  }
   Enqueue(std::move(command), std::move(context), std::move(done));
 }
 
@@ -93,6 +106,7 @@ void Engine::Submit(ReleaseCommand command, CallContext context,
 }
 
 void Engine::StopAccepting() {
+  accepting_ = false;
   for (const auto& lane : lanes_) lane->StopAccepting();
 }
 
@@ -102,9 +116,15 @@ std::size_t Engine::queued() const {
   return queued;
 }
 
+std::size_t Engine::waiting() const {
+  std::size_t waiting = 0;
+  for (const auto& lane : lanes_) waiting += lane->waiting();
+  return waiting;
+}
+
 bool Engine::idle() const {
-  // A call moves from a lane to the aside lane and never back, so that the
-  // order matters.
+  // A call moves from a lane to the aside lane, and back only to wait, which
+  // nobody does in a lane that has stopped accepting: the order matters.
   for (const auto& lane : lanes_) {
     if (!lane->idle()) return false;
   }

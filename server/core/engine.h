@@ -3,6 +3,7 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_ENGINE_H_
 #define IDEMPOTENCY_SERVER_CORE_ENGINE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "server/core/log.h"
 #include "server/core/metrics.h"
 #include "server/core/policies.h"
+#include "server/core/replay_cache.h"
 #include "server/core/store.h"
 
 namespace idempotency {
@@ -20,15 +22,18 @@ namespace idempotency {
 class Engine {
  public:
   // One lane for each of `stores` (at least one), and one more over
-  // `aside_store` for calls that met another's lock. The references must
+  // `aside_store` for calls that met another's lock. Replays are kept in a
+  // cache of `replay_cache_bytes`; 0: there is none. The references must
   // outlive the engine.
   Engine(const LaneOptions& options, const Clock& clock, FleetRulesCache& rules,
          Metrics& metrics, Log& log, std::vector<std::unique_ptr<Store>> stores,
-         std::unique_ptr<Store> aside_store);
+         std::unique_ptr<Store> aside_store,
+         std::size_t replay_cache_bytes = 0);
 
   // Each answers through `done`, exactly once: with the outcome, or with an
   // error that has a reason (errors.h) or is kCancelled. The commands have
-  // passed validation. Thread-safe; never blocks on the store.
+  // passed validation. Thread-safe; never blocks on the store. A Claim whose
+  // replay is cached is answered inside Submit(), whatever the store does.
   void Submit(ClaimCommand command, CallContext context,
               Done<ClaimOutcome> done);
   void Submit(FinalizeCommand command, CallContext context,
@@ -38,11 +43,14 @@ class Engine {
   void Submit(ReleaseCommand command, CallContext context,
               Done<ReleaseOutcome> done);
 
-  // From now on every call is refused with DRAINING; those queued go on.
+  // From now on every call is refused with DRAINING; those queued go on, and
+  // those that wait for another owner's end are answered InProgress.
   void StopAccepting();
-  // How many calls are queued in all lanes.
+  // How many calls are queued in all lanes, and how many more wait for another
+  // owner's end.
   std::size_t queued() const;
-  // Has every queued call been taken up?
+  std::size_t waiting() const;
+  // Has every queued or waiting call been taken up?
   bool idle() const;
   // Ends every lane's WaitForWork().
   void Stop();
@@ -55,6 +63,8 @@ class Engine {
   void Enqueue(Command command, CallContext context, Done<Outcome> done);
 
   const Clock& clock_;
+  std::atomic<bool> accepting_{true};
+  ReplayCache replays_;  // used by the lanes' stores
   std::unique_ptr<Lane> aside_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

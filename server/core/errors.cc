@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kReasonUrl[] = "idempotency.v1/reason";
 constexpr char kFieldUrl[] = "idempotency.v1/field";
+constexpr char kRetryDelayUrl[] = "idempotency.v1/retry-delay-ms";
 
 struct ReasonRow {
   std::string_view name;
@@ -63,6 +64,19 @@ absl::Status InvalidField(std::string_view field, std::string_view problem) {
       Reason::kInvalidField, std::string(field).append(": ").append(problem));
   status.SetPayload(kFieldUrl, absl::Cord(ToAbsl(field)));
   return status;
+}
+
+absl::Status WithRetryDelay(absl::Status error,
+                            std::chrono::milliseconds delay) {
+  error.SetPayload(kRetryDelayUrl, absl::Cord(std::to_string(delay.count())));
+  return error;
+}
+
+std::optional<std::chrono::milliseconds> RetryDelayOf(
+    const absl::Status& status) {
+  const absl::optional<absl::Cord> delay = status.GetPayload(kRetryDelayUrl);
+  if (!delay.has_value()) return std::nullopt;
+  return std::chrono::milliseconds(std::stoll(std::string(*delay)));
 }
 
 bool HasReason(const absl::Status& status) {

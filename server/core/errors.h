@@ -3,6 +3,8 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_ERRORS_H_
 #define IDEMPOTENCY_SERVER_CORE_ERRORS_H_
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -39,6 +41,14 @@ absl::Status MakeError(Reason reason, std::string_view message);
 
 // INVALID_FIELD, naming the field of the request it is about.
 absl::Status InvalidField(std::string_view field, std::string_view problem);
+
+// `error`, with the time after which its caller should come back.
+absl::Status WithRetryDelay(absl::Status error,
+                            std::chrono::milliseconds delay);
+
+// The time that WithRetryDelay() gave `status`, if any.
+std::optional<std::chrono::milliseconds> RetryDelayOf(
+    const absl::Status& status);
 
 // Was `status` made by MakeError()? Such an error is a decision, final like
 // an outcome; any other is something that happened on the way.

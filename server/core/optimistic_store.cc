@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <numeric>
 #include <utility>
+#include <variant>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -107,6 +108,10 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
   return changed;
 }
 
+bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
+  return outcome.ok() && std::holds_alternative<Replay>(*outcome);
+}
+
 // One batch of claims on its way through the rounds.
 class ClaimRun {
  public:
@@ -127,6 +132,7 @@ class ClaimRun {
   std::vector<ClaimAnswer> Run(InsertNew insert_new) {
     for (int round = 0; round < limits::kStoreRoundsMax && !open_.empty();
          ++round) {
+      first_round_ = round == 0;
       last_round_ = round + 1 == limits::kStoreRoundsMax;
       Insert(insert_new);
       ReadAndDecide();
@@ -185,7 +191,9 @@ class ClaimRun {
     Open creating;
     Open rest;
     for (const std::size_t i : open_) {
-      (MayCreate(*claims_[i]) ? creating : rest).push_back(i);
+      const ClaimCommand& claim = *claims_[i];
+      const bool read_first = claim.seen_present && first_round_;
+      (MayCreate(claim) && !read_first ? creating : rest).push_back(i);
     }
     if (creating.empty()) return;
     const SteadyTime asked_at = clock_.Now();
@@ -256,11 +264,13 @@ class ClaimRun {
     const Record* record = row.record.has_value() ? &*row.record : nullptr;
     Decision<ClaimOutcome> decision = DecideClaim(record, *claims_[item], now);
     if (!decision.write.has_value()) {
-      if (decision.answer.ok()) {
+      if (decision.answer.ok() &&
+          !(claims_[item]->waits &&
+            std::holds_alternative<InProgress>(*decision.answer))) {
         CountUnwritten(*decision.answer, *record, metrics_);
       }
       answers_[item].outcome = std::move(decision.answer);
-      if (claims_[item]->wants_record) {
+      if (claims_[item]->wants_record || IsReplay(answers_[item].outcome)) {
         answers_[item].observed =
             Observed{.record = std::move(row.record), .now = now};
       }
@@ -294,6 +304,7 @@ class ClaimRun {
   // By item: granted, with too little left of the lease to answer.
   std::vector<bool> to_be_renewed_;
   Open open_;
+  bool first_round_ = false;
   bool last_round_ = false;
 };
 
@@ -496,6 +507,11 @@ std::vector<absl::StatusOr<ReleaseOutcome>> OptimisticStore::ReleaseBatch(
                nullptr);
   for (const auto& answer : answers) CountRelease(answer, metrics_);
   return answers;
+}
+
+absl::StatusOr<std::vector<bool>> OptimisticStore::FindChanged(
+    Batch<Watched> watched) {
+  return Counted(table_->FindChanged(watched), watched.size());
 }
 
 absl::StatusOr<FleetRules> OptimisticStore::ReadRules() {

@@ -10,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/core/clock.h"
 #include "server/core/metrics.h"
+#include "server/core/sweep_step.h"
 
 namespace idempotency {
 
@@ -37,31 +39,43 @@ class Sweeper {
 };
 
 struct ReaperOptions {
-  int batch = 1000;
+  // The most rows that a statement takes; how many it does is SweepStep's.
+  int batch = 5000;
   absl::Duration conflict_retention = absl::Hours(90 * 24);
-  // Between two sweeps that found less than a batch, and while a backlog is
-  // worked off.
+  // Between two sweeps that found less than they asked for.
   absl::Duration pause = absl::Seconds(5);
-  absl::Duration pause_in_backlog = absl::Milliseconds(10);
 };
 
 // A step function like the lanes. Not thread-safe.
 class Reaper {
  public:
-  // `log` gets each report that is not empty and each failure's status.
-  // `metrics` must outlive the reaper.
+  // `log` gets each failure's status, and what was swept: at once, but a
+  // backlog in sums of some seconds. `clock` and `metrics` must outlive the
+  // reaper.
   Reaper(const ReaperOptions& options, std::unique_ptr<Sweeper> sweeper,
-         Metrics& metrics,
+         const Clock& clock, Metrics& metrics,
          std::function<void(const absl::StatusOr<SweepReport>&)> log);
 
-  // One bounded batch. Returns how long to rest before the next.
+  // One bounded step. Returns how long to rest before the next: while there is
+  // a backlog, twice the time that the step took, so that the database has most
+  // of its time for callers.
   absl::Duration SweepOnce();
 
  private:
+  absl::Duration RestAfter(const absl::Status& failure);
+  void Note(const SweepReport& report);
+  void Tell();
+
   const ReaperOptions options_;
   const std::unique_ptr<Sweeper> sweeper_;
+  const Clock& clock_;
   Metrics& metrics_;
   const std::function<void(const absl::StatusOr<SweepReport>&)> log_;
+
+  SweepStep records_;
+  SweepStep conflicts_;
+  SweepReport untold_;
+  SteadyTime told_;
 };
 
 }  // namespace idempotency

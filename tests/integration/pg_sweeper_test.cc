@@ -1,8 +1,13 @@
-// The sweeper takes what is over, parks what waits, and touches nothing else.
+// The sweeper takes what is over, parks what waits, and touches nothing else;
+// a table that is swept and vacuumed stops growing.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <future>
+#include <iostream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "server/store/postgres/sweeper.h"
 #include "tests/integration/pg_samples.h"
@@ -133,6 +138,71 @@ TEST_P(PgSweeperTest, DeletesOldEvidence) {
   EXPECT_EQ(sweeper_.SweepConflicts(3, kept_for).value_or(-1), 3);
   EXPECT_EQ(sweeper_.SweepConflicts(1000, kept_for).value_or(-1), 2);
   EXPECT_EQ(Sql(options_, "SELECT count(*) FROM idempotency_conflicts"), "5");
+}
+
+// ---- The table over many retention periods.
+
+struct Sizes {
+  std::int64_t table = 0;
+  std::int64_t indexes = 0;
+};
+
+class TableGrowthTest : public testing::Test {
+ protected:
+  static constexpr int kRows = 2500;
+
+  // A period's worth of records is claimed and finalized while that of the
+  // period before expires and is swept. What autovacuum does now and then is
+  // done at the end.
+  Sizes LiveOnePeriod(bool vacuum = true) {
+    Sql(options_,
+        "INSERT INTO idempotency_records (scope, key, created_at, claimed_at, "
+        "lease_expires_at, expires_at, lease_us, fencing_token, version, "
+        "policy_lease_us, policy_max_lease_us, attempt, on_abandoned, "
+        "on_server_error, in_flight, held, claim_token, request_hash, policy) "
+        "SELECT 'orders', gen_random_uuid()::text, now(), now(), now() + "
+        "interval '1 s', clock_timestamp(), 1, 1, 1, 1, 1, 1, 0, 0, true, "
+        "false, gen_random_uuid(), decode(repeat('00', 32), 'hex'), 'default' "
+        "FROM generate_series(1, " +
+            std::to_string(kRows) + ")");
+    Sql(options_,
+        "UPDATE idempotency_records SET in_flight = false, version = 2, "
+        "finalized_at = now(), status_code = 200, response_digest = "
+        "decode(repeat('00', 32), 'hex'), headers = decode(repeat('00', 100), "
+        "'hex'), body = decode(repeat('00', 200), 'hex') WHERE in_flight");
+    // The oldest are those of the period before.
+    for (int left = periods_++ == 0 ? 0 : kRows; left > 0; left -= kRows / 5) {
+      EXPECT_EQ(
+          sweeper_.SweepRecords(kRows / 5).value_or(SweepReport()).deleted,
+          kRows / 5);
+    }
+    if (vacuum) Sql(options_, "VACUUM idempotency_records");
+    const auto size = [&](const std::string& of) {
+      return std::stoll(
+          Sql(options_, "SELECT " + of + "('idempotency_records')"));
+    };
+    return {.table = size("pg_table_size"), .indexes = size("pg_indexes_size")};
+  }
+
+  const ConnectionOptions options_ = MigratedDatabase();
+  PgSweeper sweeper_{options_, SampleClock()};
+  int periods_ = 0;
+};
+
+TEST_F(TableGrowthTest, TableAndIndexesStopGrowingAfterAFewPeriods) {
+  std::vector<Sizes> sizes;
+  for (int period = 0; period < 8; ++period) {
+    sizes.push_back(LiveOnePeriod());
+    std::cout << "table " << sizes.back().table / 1024 << " KiB, indexes "
+              << sizes.back().indexes / 1024 << " KiB\n";
+  }
+  for (std::size_t later = 4; later < sizes.size(); ++later) {
+    EXPECT_LE(sizes[later].table, sizes[3].table * 11 / 10);
+    EXPECT_LE(sizes[later].indexes, sizes[3].indexes * 5 / 4);
+  }
+  // Without vacuum they would grow.
+  LiveOnePeriod(false);
+  EXPECT_GT(LiveOnePeriod(false).table, sizes[3].table * 11 / 10);
 }
 
 }  // namespace

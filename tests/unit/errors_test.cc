@@ -69,6 +69,15 @@ TEST(ErrorsTest, AnInvalidFieldIsNamed) {
   EXPECT_EQ(FieldOf(MakeError(Reason::kInternal, "")), "");
 }
 
+TEST(ErrorsTest, AnErrorMaySayWhenToComeBack) {
+  const absl::Status error = MakeError(Reason::kOverloaded, "later");
+  EXPECT_EQ(RetryDelayOf(error), std::nullopt);
+  const absl::Status timed =
+      WithRetryDelay(error, std::chrono::milliseconds(1234));
+  EXPECT_EQ(RetryDelayOf(timed), std::chrono::milliseconds(1234));
+  EXPECT_EQ(ReasonOf(timed), Reason::kOverloaded);
+}
+
 TEST(ErrorsTest, AnErrorFromElsewhereHasTheReasonOfItsCode) {
   EXPECT_FALSE(HasReason(absl::UnavailableError("")));
   EXPECT_EQ(ReasonOf(absl::UnavailableError("")), Reason::kStoreUnavailable);

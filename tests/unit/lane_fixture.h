@@ -85,6 +85,10 @@ class ScriptedStore final : public Store {
     Arrived(releases);
     return std::vector<absl::StatusOr<ReleaseOutcome>>(releases.size());
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    return std::vector<bool>(watched.size());
+  }
   absl::StatusOr<FleetRules> ReadRules() override {
     ++script_.rules_read;
     return script_.rules;
@@ -125,7 +129,8 @@ class LaneTest : public ::testing::Test {
   Lane& lane() {
     if (lane_ == nullptr) {
       aside_ = std::make_unique<Lane>(
-          LaneOptions{.batch_items_max = 1}, clock_, rules_, metrics_, log_,
+          LaneOptions{.batch_items_max = 1, .queue_wait_max = milliseconds{0}},
+          clock_, rules_, metrics_, log_,
           std::make_unique<ScriptedStore>(aside_script_), nullptr);
       lane_ = std::make_unique<Lane>(options_, clock_, rules_, metrics_, log_,
                                      std::make_unique<ScriptedStore>(script_),

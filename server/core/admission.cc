@@ -1,0 +1,71 @@
+#include "server/core/admission.h"
+
+#include <algorithm>
+
+#include "server/core/limits.h"
+
+namespace idempotency {
+namespace {
+
+// A round counts for a quarter of the average: a single slow one does not turn
+// callers away for long, and a slow store is known after three or four.
+constexpr int kMemory = 4;
+// The first of such calls makes the rounds longer by a statement of its own
+// kind; twice the time would be used up by that alone.
+constexpr int kBegunFactor = 4;
+
+}  // namespace
+
+Admission::Admission(const AdmissionOptions& options) : options_(options) {}
+
+void Admission::BeginRound(SteadyTime now) { began_ = now; }
+
+void Admission::EndRound(SteadyTime now, bool carried) {
+  if (!began_.has_value()) return;
+  const SteadyTime::duration took = now - *began_;
+  began_.reset();
+  if (!carried) return;
+  if (round_ == SteadyTime::duration::zero()) {
+    round_ = took;
+  } else {
+    round_ += (took - round_) / kMemory;
+  }
+}
+
+SteadyTime::duration Admission::ExpectedTime(SteadyTime now,
+                                             const QueueLoad& load) const {
+  SteadyTime::duration round = round_;
+  SteadyTime::duration rest = SteadyTime::duration::zero();
+  if (began_.has_value()) {
+    // One that takes longer than usual says how long they take now.
+    const SteadyTime::duration elapsed =
+        std::max(SteadyTime::duration::zero(), now - *began_);
+    round = std::max(round, elapsed);
+    rest = round - elapsed;
+  }
+  return rest + (FullBatches(load) + 1) * round;
+}
+
+std::optional<SteadyTime::duration> Admission::Refuse(
+    Work work, SteadyTime now, SteadyTime deadline,
+    const QueueLoad& load) const {
+  if (options_.wait_max == std::chrono::milliseconds::zero() ||
+      FullBatches(load) == 0) {
+    return std::nullopt;
+  }
+  const SteadyTime::duration patience =
+      options_.wait_max * (work == Work::kBegun ? kBegunFactor : 1);
+  const SteadyTime::duration expected = ExpectedTime(now, load);
+  if (expected <= std::min<SteadyTime::duration>(
+                      patience, deadline - now - limits::kAnswerMargin)) {
+    return std::nullopt;
+  }
+  return expected;
+}
+
+std::size_t Admission::FullBatches(const QueueLoad& load) const {
+  return std::max(load.items / options_.batch_items_max,
+                  load.bytes / options_.batch_bytes_max);
+}
+
+}  // namespace idempotency
