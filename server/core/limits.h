@@ -119,15 +119,16 @@ inline constexpr std::size_t kReplyStreamShare = 4;
 static_assert(kReplyBytesMaxLeast / kReplyStreamShare >= kMessageBytesMax);
 // In one message: more than a consumer polls at a time.
 inline constexpr std::size_t kBulkCommandsMax = 1024;
-// Read from a stream and not answered yet. Several batches, so that lanes find
-// the next one queued; two such streams fit the queue of a lane.
-inline constexpr std::size_t kBulkInFlightMax = 8 * kBulkCommandsMax;
+// Read from a stream and not answered yet: a few rounds of a lane, so that the
+// next one is queued when the last is done, and few enough that flow control
+// holds a fast caller back before a lane has to refuse him.
+inline constexpr std::size_t kBulkInFlightMax = 2 * kBulkCommandsMax;
 inline constexpr std::size_t kBulkInFlightBytesMax = 8 * kMiB;
-static_assert(2 * kBulkInFlightMax <= kQueueItemsMax);
 static_assert(kBulkInFlightBytesMax >= kMessageBytesMax);
-// Of those, the claims that may wait for another owner: the rest of the stream
-// is not to be held back by them.
-inline constexpr std::size_t kBulkWaitingMax = kBulkInFlightMax / 2;
+// Claims that may wait for another owner are counted by themselves, since they
+// are not to hold back the rest of the stream.
+inline constexpr std::size_t kBulkWaitingMax = kBulkCommandsMax;
+static_assert(2 * (kBulkInFlightMax + kBulkWaitingMax) <= kQueueItemsMax);
 // Results go out in messages of about this size: a caller needs the whole of
 // one before it sees the first result.
 inline constexpr std::size_t kBulkMessageBytes = 256 * kKiB;

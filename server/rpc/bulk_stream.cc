@@ -319,7 +319,8 @@ std::size_t BulkStream::Unsent() const {
 
 bool BulkStream::MayRead() const {
   if (reading_ || gone_ || half_closed_ || !failure_.ok()) return false;
-  if (in_flight_.size() + limits::kBulkCommandsMax > limits::kBulkInFlightMax ||
+  if (in_flight_.size() - waiting_ + limits::kBulkCommandsMax >
+          limits::kBulkInFlightMax ||
       in_flight_bytes_ > limits::kBulkInFlightBytesMax) {
     return false;
   }

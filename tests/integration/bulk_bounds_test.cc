@@ -236,7 +236,7 @@ TEST_F(BulkBoundsTest, StreamsEndWithTheDrainAndDoNotDelayIt) {
       GRPC_CHANNEL_READY, std::chrono::system_clock::now() + seconds(20));
   EXPECT_EQ(Require(replica_->WaitForExit()).code, 0) << replica_->Log();
   EXPECT_LT(steady_clock::now() - begin, seconds(20));
-  // What was read was decided, or refused as the server's end says.
+  // What was read was decided, or refused for the server's end.
   std::uint64_t answered = 0;
   for (std::uint64_t id = 1; id <= sent + 1; ++id) {
     for (const v1::Result& result : busy.Of(id)) {
