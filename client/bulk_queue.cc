@@ -33,7 +33,7 @@ std::vector<BulkQueue::Outgoing> BulkQueue::TakeMessage(TimePoint now) {
       InFlight& next = found->second;
       bytes += next.bytes + kCommandOverheadBytes;
       if (!message.empty() && bytes > kBulkBytesMax) break;
-      next.sent_at = now;
+      next.sent = true;
       message.push_back({found->first, next.command, next.deadline - now});
     }
     waiting_.pop_front();
@@ -41,9 +41,9 @@ std::vector<BulkQueue::Outgoing> BulkQueue::TakeMessage(TimePoint now) {
   return message;
 }
 
-std::shared_ptr<BulkCommand> BulkQueue::TakeAnswered(std::uint64_t id,
-                                                     TimePoint now) {
-  answered_at_ = now;
+std::shared_ptr<BulkCommand> BulkQueue::TakeAnswered(std::uint64_t id) {
+  ever_answered_ = true;
+  silent_since_.reset();
   const auto found = commands_.find(id);
   if (found == commands_.end()) return nullptr;
   std::shared_ptr<BulkCommand> command = std::move(found->second.command);
@@ -52,34 +52,33 @@ std::shared_ptr<BulkCommand> BulkQueue::TakeAnswered(std::uint64_t id,
 }
 
 BulkQueue::Unanswered BulkQueue::Take(InFlight& in_flight) {
-  return {std::move(in_flight.command), in_flight.sent_at.has_value(),
-          in_flight.cancelled};
-}
-
-bool BulkQueue::SaysThatItStandsStill(const InFlight& due,
-                                      TimePoint now) const {
-  return !due.cancelled && due.sent_at.has_value() &&
-         now - *due.sent_at >= kBulkSilence &&
-         (!answered_at_.has_value() || *answered_at_ <= *due.sent_at);
+  return {std::move(in_flight.command), in_flight.sent, in_flight.cancelled};
 }
 
 // All are looked at, which takes no longer than the sending of one message and
 // is seldom: commands are mostly answered long before they are due.
 std::vector<BulkQueue::Unanswered> BulkQueue::TakeDue(TimePoint now) {
   std::vector<Unanswered> due;
-  due_at_.reset();
+  std::optional<TimePoint> next;
   for (auto each = commands_.begin(); each != commands_.end();) {
     InFlight& in_flight = each->second;
     if (in_flight.cancelled || in_flight.deadline <= now) {
-      stands_still_ = stands_still_ || SaysThatItStandsStill(in_flight, now);
+      if (in_flight.sent && !in_flight.cancelled && !silent_since_) {
+        silent_since_ = now;
+      }
       due.push_back(Take(in_flight));
       commands_.erase(each++);
       continue;
     }
-    due_at_ =
-        std::min(in_flight.deadline, due_at_.value_or(in_flight.deadline));
+    next = std::min(in_flight.deadline, next.value_or(in_flight.deadline));
     ++each;
   }
+  stands_still_ = silent_since_ && now - *silent_since_ >= kBulkSilence;
+  if (silent_since_ && !stands_still_) {
+    const TimePoint end = *silent_since_ + kBulkSilence;
+    next = std::min(end, next.value_or(end));
+  }
+  due_at_ = next;
   if (due_at_.has_value()) due_at_ = std::max(*due_at_, now + kDuePause);
   return due;
 }

@@ -46,8 +46,8 @@ inline constexpr std::size_t kBulkBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kBulkRequestBytesMax = std::size_t{256} << 10;
 // Commands of a stream without a result, sent or not.
 inline constexpr std::size_t kBulkInFlightMax = 16 * kBulkCommandsMax;
-// How long nothing must have come before an overdue command says that the
-// stream stands still.
+// The server answers an overdue command too. A stream on which nothing comes
+// for so long after one is overdue stands still.
 inline constexpr std::chrono::seconds kBulkSilence{1};
 
 // Not thread-safe.
@@ -80,19 +80,18 @@ class BulkQueue {
   std::size_t waiting() const { return waiting_.size(); }
 
   // Null: it has ended, or there was none.
-  std::shared_ptr<BulkCommand> TakeAnswered(std::uint64_t id, TimePoint now);
+  std::shared_ptr<BulkCommand> TakeAnswered(std::uint64_t id);
 
   // Those whose time is over, and those that were cancelled.
   std::vector<Unanswered> TakeDue(TimePoint now);
   std::vector<Unanswered> TakeAll();
   // All that there are become due.
   void CancelAll();
-  // When to call TakeDue() again, or earlier; empty: nothing is there.
+  // When to call TakeDue() again, or earlier; empty: nothing is awaited.
   std::optional<TimePoint> due_at() const { return due_at_; }
 
-  bool ever_answered() const { return answered_at_.has_value(); }
-  // A command was taken for due that had been sent, and nothing was answered
-  // since, for a while.
+  bool ever_answered() const { return ever_answered_; }
+  // As TakeDue() found it.
   bool stands_still() const { return stands_still_; }
 
  private:
@@ -100,19 +99,20 @@ class BulkQueue {
     std::shared_ptr<BulkCommand> command;
     std::size_t bytes;
     TimePoint deadline;
-    std::optional<TimePoint> sent_at = std::nullopt;
+    bool sent = false;
     bool cancelled = false;
   };
 
   static Unanswered Take(InFlight& in_flight);
-  bool SaysThatItStandsStill(const InFlight& due, TimePoint now) const;
 
   absl::flat_hash_map<std::uint64_t, InFlight> commands_;
   // To be sent, of those in `commands_`; others are passed over.
   std::deque<std::uint64_t> waiting_;
   std::uint64_t next_id_ = 1;
   std::optional<TimePoint> due_at_;
-  std::optional<TimePoint> answered_at_;  // the last
+  bool ever_answered_ = false;
+  // Since a command that was sent is overdue, and nothing was answered.
+  std::optional<TimePoint> silent_since_;
   bool stands_still_ = false;
 };
 

@@ -180,11 +180,10 @@ void BulkStream::OnReadDone(bool ok) {
   answered.reserve(static_cast<std::size_t>(response.results_size()));
   {
     MutexLock lock(mutex_);
-    const auto now = Real().Now();
     for (v1::Result& result : *response.mutable_results()) {
-      auto command = queue_.TakeAnswered(result.id(), now);
-      if (command != nullptr)
-        answered.emplace_back(std::move(command), &result);
+      auto command = queue_.TakeAnswered(result.id());
+      if (command == nullptr) continue;
+      answered.emplace_back(std::move(command), &result);
     }
   }
   // Before the answers are handed out: one that takes long holds up no other.

@@ -10,8 +10,8 @@ namespace {
 // A round counts for a quarter of the average: a single slow one does not turn
 // callers away for long, and a slow store is known after three or four.
 constexpr int kMemory = 4;
-// The first of such calls makes the rounds longer by a statement of its own
-// kind; twice the time would be used up by that alone.
+// Rounds grow once such calls come, since they bring statements or parts of
+// them along; twice the time could be used up by that alone.
 constexpr int kBegunFactor = 4;
 
 }  // namespace

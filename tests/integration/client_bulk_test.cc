@@ -17,7 +17,10 @@
 
 #include "absl/synchronization/notification.h"
 #include "client/async_client.h"
+#include "client/bulk_command.h"
+#include "client/bulk_stream.h"
 #include "client/status.h"
+#include "grpcpp/create_channel.h"
 #include "tests/integration/client_bulk_fixture.h"
 
 namespace idempotency {
@@ -342,7 +345,7 @@ TEST(ClientBulkTest, AStreamThatStandsStillIsLeftByTheOthersOnIt) {
   const auto client = Connect(server);
 
   auto patient = Claim(*client, "patient", seconds(30));
-  auto hasty = Claim(*client, "hasty", milliseconds(1200));
+  auto hasty = Claim(*client, "hasty", milliseconds(200));
 
   EXPECT_EQ(hasty.get().status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(IsGrantOf("patient", patient.get()));
@@ -402,6 +405,78 @@ TEST(ClientBulkTest, AnAnswerMayMakeTheNextCall) {
   for (auto& each : ended) each.WaitForNotification();
   EXPECT_THAT(server->claims(), SizeIs(kChains * kLength));
   EXPECT_EQ(server->streams(), 1);
+}
+
+// -------------------------------------------------------------- a new channel
+
+// A claim that says which key it was granted.
+class KeptClaim final : public internal::BulkCommand {
+ public:
+  explicit KeptClaim(const std::string& key) { request_.set_key(key); }
+
+  void Lend(v1::Command& command) override {
+    internal::LendRequest(request_, command);
+  }
+  void OnResult(v1::Result& result) override {
+    granted_.set_value(result.claim().claimed().downstream_key());
+  }
+  void OnFailure(const absl::Status& status, bool) override {
+    granted_.set_value(status.ToString());
+  }
+  void OnSendAgain(bool) override { granted_.set_value("again"); }
+
+  std::string Granted() { return granted_.get_future().get(); }
+
+ private:
+  v1::ClaimRequest request_;
+  std::promise<std::string> granted_;
+};
+
+TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
+  absl::Notification answer_first;
+  std::promise<bool> closed_in_order;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext* context, BulkWire* wire) {
+                           v1::BulkResponse response;
+                           *response.add_results() =
+                               GrantOf(ReadCommands(wire, 1).at(0));
+                           answer_first.WaitForNotification();
+                           wire->Write(response);
+                           v1::BulkRequest none;
+                           closed_in_order.set_value(!wire->Read(&none) &&
+                                                     !context->IsCancelled());
+                           return grpc::Status::OK;
+                         },
+                         GrantAll});
+  const auto connect = [&] {
+    return std::make_shared<const internal::Connection>(
+        grpc::CreateChannel(server.target(),
+                            grpc::InsecureChannelCredentials()),
+        nullptr);
+  };
+  const auto old_connection = connect();
+  const auto new_connection = connect();
+  internal::BulkStreams streams;
+  const auto send = [&](const auto& connection, const auto& command) {
+    const auto stream =
+        streams.Enqueue(connection, true, command, 100, seconds(20));
+    if (stream != nullptr) stream->Flush();
+    return stream;
+  };
+  const auto first = std::make_shared<KeptClaim>("first");
+  const auto second = std::make_shared<KeptClaim>("second");
+
+  const auto old_stream = send(old_connection, first);
+  const auto new_stream = send(new_connection, second);
+
+  ASSERT_NE(old_stream, nullptr);
+  ASSERT_NE(new_stream, nullptr);
+  EXPECT_NE(old_stream, new_stream);
+  EXPECT_FALSE(old_stream->open());
+  EXPECT_EQ(second->Granted(), "second");
+  answer_first.Notify();
+  EXPECT_EQ(first->Granted(), "first");
+  EXPECT_TRUE(closed_in_order.get_future().get());
 }
 
 }  // namespace

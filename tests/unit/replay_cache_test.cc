@@ -212,7 +212,8 @@ class OneRecordStore final : public Store {
   }
   std::vector<absl::StatusOr<FinalizeOutcome>> FinalizeBatch(
       Batch<FinalizeCommand> items) override {
-    return std::vector<absl::StatusOr<FinalizeOutcome>>(items.size());
+    return std::vector<absl::StatusOr<FinalizeOutcome>>(items.size(),
+                                                        FinalizeOutcome());
   }
   std::vector<absl::StatusOr<LookupOutcome>> LookupBatch(
       Batch<LookupCommand> items) override {
@@ -253,6 +254,9 @@ TEST(EngineReplayTest, AnswersFromMemoryInSubmitUntilItDrains) {
   engine.lanes().front()->RunBatch();
   submit(true);
   EXPECT_EQ(answers.size(), 1u);
+  // In one statement with a finalize.
+  engine.Submit(FinalizeCommand{.id = IdOf(2)}, {},
+                [](absl::StatusOr<FinalizeOutcome>) {});
   engine.lanes().front()->RunBatch();
   EXPECT_EQ(asked, 2);
   submit(true);
