@@ -3,14 +3,18 @@
 #include <grpc/support/time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <unordered_set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "client/attempt.h"
+#include "client/bulk_command.h"
+#include "client/bulk_stream.h"
+#include "client/connection.h"
+#include "client/left_out.h"
 #include "client/mutex.h"
-#include "client/operation.h"
 #include "client/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
@@ -20,13 +24,20 @@
 namespace idempotency {
 namespace {
 
+using internal::BulkStream;
 using internal::ConditionVariable;
+using internal::Connection;
+using internal::FailureOf;
+using internal::FinalStatus;
 using internal::Mutex;
 using internal::MutexLock;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr std::size_t kMessageBytesMax = std::size_t{4} << 20;
+// From so many calls under way on, new attempts go over a stream, and until so
+// few are left.
+constexpr std::size_t kManyCalls = 32;
+constexpr std::size_t kFewCalls = 8;
 constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
 constexpr nanoseconds kWaitMax = std::chrono::seconds(60);
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
@@ -66,34 +77,9 @@ nanoseconds WaitOf(const v1::ClaimRequest& request) {
       std::chrono::seconds(seconds) + nanoseconds(nanos), kWaitMax);
 }
 
-bool HeaderNamesAreText(const v1::Response& response) {
-  return std::all_of(
-      response.headers().begin(), response.headers().end(),
-      [](const v1::Header& header) { return IsUtf8(header.name()); });
-}
-
-// What the server would refuse is left out here, so that the record becomes
-// final all the same.
-void LeaveOutWhatIsRefused(std::size_t body_bytes_max,
-                           v1::FinalizeRequest* request) {
-  if (!request->has_response()) return;
-  v1::Response* const response = request->mutable_response();
-  // Work that was done is recorded, whatever its response looks like.
-  if (response->body_omitted()) response->clear_body();
-  if (response->headers_omitted() || !HeaderNamesAreText(*response)) {
-    response->clear_headers();
-    response->set_headers_omitted(true);
-  }
-  if (response->body().size() > body_bytes_max ||
-      (!response->body().empty() &&
-       request->ByteSizeLong() > kMessageBytesMax)) {
-    response->clear_body();
-    response->set_body_omitted(true);
-  }
-  if (request->ByteSizeLong() > kMessageBytesMax) {
-    response->clear_headers();
-    response->set_headers_omitted(true);
-  }
+absl::Status UnknownAnswer() {
+  return absl::UnavailableError(
+      "the server answered with an outcome this client does not know");
 }
 
 template <typename Response>
@@ -105,61 +91,14 @@ absl::Status CheckAnswer(const v1::ClaimResponse& response) {
   if (response.outcome_case() != v1::ClaimResponse::OUTCOME_NOT_SET) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError(
-      "the server answered with an outcome this client does not know");
+  return UnknownAnswer();
 }
 
-AttemptFailure FailureOf(const absl::Status& status, bool writes,
-                         const grpc::ClientContext& context) {
-  AttemptFailure failure;
-  // This client cancels nothing: it was the server, which is going away.
-  failure.unavailable = status.code() == absl::StatusCode::kUnavailable ||
-                        status.code() == absl::StatusCode::kCancelled;
-  failure.may_have_acted = writes && MayHaveActed(status);
-  failure.retry_delay = RetryDelayOf(status);
+std::optional<std::string> PushbackOf(const grpc::ClientContext& context) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto pushback = trailers.find(kPushbackTrailer);
-  if (pushback != trailers.end()) {
-    failure.pushback.emplace(pushback->second.data(), pushback->second.size());
-  }
-  return failure;
-}
-
-const char* Explanation(RetryVerdict verdict) {
-  switch (verdict) {
-    case RetryVerdict::kServerForbids:
-      return ", the server asks not to retry";
-    case RetryVerdict::kAttemptsUsedUp:
-      return ", no more are allowed";
-    case RetryVerdict::kNoTimeLeft:
-      return ", no time for another";
-    case RetryVerdict::kSendAgain:
-    case RetryVerdict::kNotRetryable:
-      break;
-  }
-  return "";
-}
-
-absl::Status FinalStatus(const absl::Status& last, const RetryState& retry,
-                         RetryVerdict verdict, bool last_may_have_acted) {
-  // A refusal of the service settles what became of the attempts before it:
-  // they were the same call.
-  const bool unsettled = last_may_have_acted ||
-                         last.code() == absl::StatusCode::kUnavailable ||
-                         last.code() == absl::StatusCode::kCancelled ||
-                         last.code() == absl::StatusCode::kDeadlineExceeded;
-  const absl::Status status =
-      unsettled && retry.may_have_acted() ? AsOutcomeUnknown(last) : last;
-  if (retry.attempts() == 1 && verdict == RetryVerdict::kNotRetryable) {
-    return status;
-  }
-  absl::Status result(
-      status.code(), absl::StrCat(status.message(), " (attempt ",
-                                  retry.attempts(), Explanation(verdict), ")"));
-  status.ForEachPayload([&](auto url, const absl::Cord& payload) {
-    result.SetPayload(url, payload);
-  });
-  return result;
+  if (pushback == trailers.end()) return std::nullopt;
+  return std::string(pushback->second.data(), pushback->second.size());
 }
 
 // A call that is under way.
@@ -170,19 +109,6 @@ class Pending {
 };
 
 }  // namespace
-
-// A channel, and what it was made with where that was TlsFiles::Current().
-struct AsyncClient::Connection {
-  Connection(std::shared_ptr<grpc::ChannelInterface> over,
-             std::shared_ptr<grpc::ChannelCredentials> with)
-      : credentials(std::move(with)),
-        channel(std::move(over)),
-        stub(v1::IdempotencyService::NewStub(channel)) {}
-
-  const std::shared_ptr<grpc::ChannelCredentials> credentials;
-  const std::shared_ptr<grpc::ChannelInterface> channel;
-  const std::unique_ptr<v1::IdempotencyService::StubInterface> stub;
-};
 
 struct AsyncClient::Shared {
   Shared(const ClientOptions& the_options, std::string tls_target,
@@ -210,6 +136,24 @@ struct AsyncClient::Shared {
     return tls_connection;
   }
 
+  // Whether the next attempt is better made on a stream.
+  bool wants_bulk() const {
+    return options.bulk == BulkUse::kAlways ||
+           (options.bulk == BulkUse::kAuto && many_calls);
+  }
+
+  void Add(const std::shared_ptr<Pending>& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    pending.insert(call);
+    if (pending.size() >= kManyCalls) many_calls = true;
+  }
+  void Remove(const std::shared_ptr<Pending>& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    pending.erase(call);
+    if (pending.size() <= kFewCalls) many_calls = false;
+    if (pending.empty()) changed.notify_all();
+  }
+
   // Constant after construction.
   const ClientOptions options;
   const std::shared_ptr<ClientEnvironment> environment;
@@ -223,6 +167,10 @@ struct AsyncClient::Shared {
   std::shared_ptr<const Connection> tls_before ABSL_GUARDED_BY(mutex);
   std::unordered_set<std::shared_ptr<Pending>> pending ABSL_GUARDED_BY(mutex);
   bool ending ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> many_calls = false;  // changed under the mutex
+
+  // Last, so that its streams end before the connections.
+  internal::BulkStreams streams;
 };
 
 // One attempt, or the wait for the next, is under way at a time, and each
@@ -231,6 +179,7 @@ struct AsyncClient::Shared {
 template <typename Request, typename Response>
 class AsyncClient::Call final
     : public Pending,
+      public internal::BulkCommand,
       public std::enable_shared_from_this<Call<Request, Response>> {
  public:
   // A stub's method, with a callback.
@@ -253,7 +202,7 @@ class AsyncClient::Call final
     bool ending;
     {
       MutexLock lock(shared.mutex);
-      shared.pending.insert(call);
+      shared.Add(call);
       ending = shared.ending;
     }
     if (ending) return call->Answer(absl::CancelledError("the client ends"));
@@ -267,6 +216,29 @@ class AsyncClient::Call final
     if (waits_) WaitThenSend(nanoseconds(0));
   }
 
+  void Lend(v1::Command& command) override {
+    internal::LendRequest(request_, command);
+  }
+
+  void OnResult(v1::Result& result) override {
+    if (result.has_error() && result.error().code() != 0) {
+      OnFailure(ToAbslStatus(result.error()), true);
+    } else if (internal::TakeAnswer(result, response_)) {
+      Received();
+    } else {
+      OnFailure(UnknownAnswer(), true);
+    }
+  }
+
+  void OnFailure(const absl::Status& status, bool sent) override {
+    Failed(status, FailureOf(status, writes_, sent));
+  }
+
+  void OnSendAgain(bool sent) override {
+    may_have_acted_ = may_have_acted_ || (writes_ && sent);
+    Send();
+  }
+
  private:
   Call(Shared& shared, Method method, bool writes, Request request,
        nanoseconds timeout, Answered<Response> answered)
@@ -278,10 +250,32 @@ class AsyncClient::Call final
         deadline_(shared.environment->Now() + timeout),
         retry_(shared.options.retry, deadline_) {}
 
-  // gRPC makes connections only for calls that wait for them: sending alone
-  // would use the attempts up on one that is never made.
   void Send() {
     connection_ = shared_.Current();
+    if (!SendAsCommand()) SendAsCall();
+  }
+
+  // False: no stream takes it.
+  bool SendAsCommand() {
+    if (!shared_.wants_bulk() || !internal::IsText(request_)) return false;
+    std::shared_ptr<BulkStream> stream;
+    {
+      MutexLock lock(mutex_);
+      if (cancelled_) return false;
+      context_.reset();
+      stream = shared_.streams.Enqueue(
+          connection_, retry_.attempts() == 0, this->shared_from_this(),
+          request_.ByteSizeLong(), deadline_ - shared_.environment->Now());
+    }
+    if (stream == nullptr) return false;
+    // The attempt may have ended by now.
+    stream->Flush();
+    return true;
+  }
+
+  // gRPC makes connections only for calls that wait for them: sending alone
+  // would use the attempts up on one that is never made.
+  void SendAsCall() {
     grpc::ClientContext* context;
     {
       MutexLock lock(mutex_);
@@ -296,16 +290,24 @@ class AsyncClient::Call final
     response_.Clear();
     (connection_->stub->async()->*method_)(
         context, &request_, &response_,
-        [self = this->shared_from_this()](const grpc::Status& status) {
-          self->Ended(ToAbslStatus(status));
+        [self = this->shared_from_this()](const grpc::Status& ended) {
+          if (ended.ok()) return self->Received();
+          const absl::Status status = ToAbslStatus(ended);
+          AttemptFailure failure = FailureOf(status, self->writes_, true);
+          failure.pushback = PushbackOf(*self->context_);
+          self->Failed(status, failure);
         });
   }
 
-  void Ended(absl::Status status) {
-    if (status.ok()) status = CheckAnswer(response_);
+  void Received() {
+    const absl::Status status = CheckAnswer(response_);
     if (status.ok()) return Answer(std::move(response_));
+    Failed(status, FailureOf(status, writes_, true));
+  }
 
-    const AttemptFailure failure = FailureOf(status, writes_, *context_);
+  void Failed(absl::Status status, AttemptFailure failure) {
+    const bool last_may_have_acted = failure.may_have_acted;
+    failure.may_have_acted = failure.may_have_acted || may_have_acted_;
     RetryDecision decision =
         retry_.AfterFailure(failure, shared_.environment->Now(),
                             RandomFraction(*shared_.environment));
@@ -316,8 +318,8 @@ class AsyncClient::Call final
       status = *std::move(last_failure_);
     }
     if (decision.verdict != RetryVerdict::kSendAgain || cancelled()) {
-      return Answer(FinalStatus(status, retry_, decision.verdict,
-                                failure.may_have_acted));
+      return Answer(
+          FinalStatus(status, retry_, decision.verdict, last_may_have_acted));
     }
     last_failure_ = std::move(status);
     MutexLock lock(mutex_);
@@ -351,8 +353,7 @@ class AsyncClient::Call final
     // Only now: whoever ends the client waits for what the answer does.
     const auto self = this->shared_from_this();
     MutexLock lock(shared_.mutex);
-    shared_.pending.erase(self);
-    shared_.changed.notify_all();
+    shared_.Remove(self);
   }
 
   bool cancelled() {
@@ -363,11 +364,13 @@ class AsyncClient::Call final
   Shared& shared_;
   const Method method_;
   const bool writes_;
-  const Request request_;
+  Request request_;  // never changed, but lent as if it might be
   Response response_;
   Answered<Response> answered_;
   const ClientEnvironment::TimePoint deadline_;
   RetryState retry_;
+  // By what was sent and begun anew.
+  bool may_have_acted_ = false;
   std::optional<absl::Status> last_failure_;
   std::shared_ptr<const Connection> connection_;  // of the latest attempt
 
@@ -414,9 +417,13 @@ AsyncClient::~AsyncClient() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   });
 }
 
+// Commands after calls: a call that is cancelled becomes no command.
 void AsyncClient::CancelCalls() {
-  MutexLock lock(shared_->mutex);
-  for (const auto& call : shared_->pending) call->Cancel();
+  {
+    MutexLock lock(shared_->mutex);
+    for (const auto& call : shared_->pending) call->Cancel();
+  }
+  shared_->streams.CancelCommands();
 }
 
 ClientEnvironment& AsyncClient::environment() const {
@@ -440,7 +447,7 @@ void AsyncClient::Finalize(const v1::FinalizeRequest& request,
                            const CallOptions& options,
                            Answered<v1::FinalizeResponse> answered) {
   v1::FinalizeRequest fitting = request;
-  LeaveOutWhatIsRefused(shared_->options.body_bytes_max, &fitting);
+  internal::LeaveOutWhatIsRefused(shared_->options.body_bytes_max, &fitting);
   Call<v1::FinalizeRequest, v1::FinalizeResponse>::Start(
       *shared_, &Async::Finalize, true, std::move(fitting),
       Bounded(options.timeout.value_or(shared_->options.timeout)),

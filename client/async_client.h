@@ -17,11 +17,20 @@
 
 namespace idempotency {
 
+// When calls go over the stream `Bulk`, which makes many of them cheaper. What
+// is answered is the same.
+enum class BulkUse {
+  kAuto,  // while many calls are under way
+  kNever,
+  kAlways,  // a lone call too, which takes a little longer there
+};
+
 struct ClientOptions {
   // How long a call may take, all its attempts together; Claim adds the
   // request's `wait` to it, of which the server grants at most 60 s.
   std::chrono::milliseconds timeout{5000};
   RetryOptions retry = {};
+  BulkUse bulk = BulkUse::kAuto;
   // What the server keeps of a body, in bytes: its own setting, at most 3 MiB.
   std::size_t body_bytes_max = std::size_t{1} << 20;
   // TLS with files that may change: calls go over a new connection once they
@@ -49,6 +58,14 @@ struct ClientOptions {
 // Finalize: a body above `body_bytes_max`, or one that makes the message longer
 // than the 4 MiB that gRPC takes, is sent as `body_omitted`; headers that are
 // too long for a message even so, as `headers_omitted`.
+//
+// While some thirty calls or more are under way, new attempts go over the
+// stream `Bulk` of a server that has it, and are answered as if they were calls
+// of their own; but nothing but their deadline ends them early at the server,
+// and no pushback comes with them, only RetryInfo. A client has one such stream
+// at a time, to one server: where the target has several addresses, the next
+// stream goes to another, when the one before has ended or stands still. Long
+// requests (above 256 KiB) remain calls.
 //
 // Thread-safe.
 class AsyncClient final : public Coordinator {
@@ -87,7 +104,6 @@ class AsyncClient final : public Coordinator {
   ClientEnvironment& environment() const;
 
  private:
-  struct Connection;
   struct Shared;
   template <typename Request, typename Response>
   class Call;

@@ -33,16 +33,16 @@ std::optional<Detail> DetailOf(const absl::Status& status, const char* url) {
   return detail;
 }
 
-std::string WithViolations(const std::string& message,
-                           const google::rpc::Status& details) {
-  std::string text = message;
-  for (const google::protobuf::Any& any : details.details()) {
+std::string WithViolations(const google::rpc::Status& status) {
+  std::string text = status.message();
+  for (const google::protobuf::Any& any : status.details()) {
     google::rpc::BadRequest bad_request;
     if (any.type_url() != kBadRequestUrl || !any.UnpackTo(&bad_request)) {
       continue;
     }
     for (const auto& violation : bad_request.field_violations()) {
-      if (absl::StrContains(message, violation.description())) continue;
+      if (absl::StrContains(status.message(), violation.description()))
+        continue;
       absl::StrAppend(&text, "; ", violation.field(), ": ",
                       violation.description());
     }
@@ -60,11 +60,20 @@ std::string ErrorReasonOf(const absl::Status& status) {
 
 absl::Status ToAbslStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  google::rpc::Status details;
-  if (!details.ParseFromString(status.error_details())) details.Clear();
-  absl::Status result(static_cast<absl::StatusCode>(status.error_code()),
-                      WithViolations(status.error_message(), details));
-  for (const google::protobuf::Any& any : details.details()) {
+  google::rpc::Status with_details;
+  if (!with_details.ParseFromString(status.error_details())) {
+    with_details.Clear();
+  }
+  // What gRPC says counts.
+  with_details.set_code(status.error_code());
+  with_details.set_message(status.error_message());
+  return ToAbslStatus(with_details);
+}
+
+absl::Status ToAbslStatus(const google::rpc::Status& status) {
+  absl::Status result(static_cast<absl::StatusCode>(status.code()),
+                      WithViolations(status));
+  for (const google::protobuf::Any& any : status.details()) {
     result.SetPayload(any.type_url(), absl::Cord(any.value()));
   }
   return result;

@@ -11,6 +11,9 @@
 namespace grpc {
 class Status;
 }
+namespace google::rpc {
+class Status;
+}
 
 namespace idempotency {
 
@@ -25,6 +28,7 @@ std::string ErrorReasonOf(const absl::Status& status);
 // the message, and every detail kept as a payload under its type URL
 // ("type.googleapis.com/google.rpc.ErrorInfo").
 absl::Status ToAbslStatus(const grpc::Status& status);
+absl::Status ToAbslStatus(const google::rpc::Status& status);
 
 // google.rpc.RetryInfo, at most a day; nothing where there is none or it is
 // negative.

@@ -116,6 +116,7 @@ absl::Status App::StartServer() {
                         .reflection = config_.reflection},
                        {.body_bytes_max = config_.body_bytes_max,
                         .deadline_max = config_.deadline_max,
+                        .reply_bytes_max = config_.reply_bytes_max,
                         .downstream_namespace = config_.downstream_namespace},
                        {.engine = *engine_,
                         .rules = rules_,
@@ -136,12 +137,13 @@ absl::Status App::StartServer() {
 
 absl::Status App::StartAdmin() {
   if (config_.admin_listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<AdminServer>> admin =
-      AdminServer::Start(config_.admin_listen,
-                         {.metrics = metrics_,
-                          .rules = rules_,
-                          .queued_calls = [this] { return engine_->queued(); },
-                          .serving = [this] { return server_->serving(); }});
+  absl::StatusOr<std::unique_ptr<AdminServer>> admin = AdminServer::Start(
+      config_.admin_listen,
+      {.metrics = metrics_,
+       .rules = rules_,
+       .queued_calls = [this] { return engine_->queued(); },
+       .waiting_calls = [this] { return engine_->waiting(); },
+       .serving = [this] { return server_->serving(); }});
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
   log_.Write(Severity::kInfo, "metrics are served over HTTP at /metrics",
@@ -274,6 +276,7 @@ void App::Finish(milliseconds delay, milliseconds grace) {
     server_->StopServing();
     std::this_thread::sleep_for(delay);
     engine_->StopAccepting();
+    server_->DrainStreams();
     const SteadyTime end = clock_.Now() + grace;
     std::this_thread::sleep_for(std::min(grace, kTurnAway));
     server_->Shutdown(

@@ -79,6 +79,10 @@ ABSL_FLAG(std::int64_t, replay_cache_bytes, limits::kReplayCacheBytesDefault,
           "database: recorded responses that were asked for, each for what is "
           "left of its life and at most 60 s. Rows that are deleted by hand "
           "are replayed as long as that. 0: none are kept.");
+ABSL_FLAG(std::int64_t, reply_bytes_max, limits::kReplyBytesMax,
+          "Memory for answers that their callers have not read yet, in bytes, "
+          "16 MiB to 1 TiB. A Claim or Lookup whose recorded response finds no "
+          "room is told OVERLOADED, and loses nothing by asking again.");
 ABSL_FLAG(absl::Duration, deadline_max,
           absl::FromChrono(limits::kDeadlineDefault),
           "Deadline of calls that bring none or a longer one (without "
@@ -133,15 +137,33 @@ constexpr char kPrefix[] = "IDEMPOTENCY_";
 
 // In the order of the manual.
 constexpr const char* kFlags[] = {
-    "listen",          "admin_listen",   "database",
-    "data_dir",        "migrate",        "database_pooled",
-    "database_citus",  "lanes",          "queue_items_max",
-    "queue_wait_max",  "body_bytes_max", "replay_cache_bytes",
-    "deadline_max",    "store_patience", "downstream_namespace",
-    "reaper_batch",    "reaper_pause",   "conflict_retention",
-    "tls_certificate", "tls_key",        "tls_client_ca",
-    "allow_plaintext", "reflection",     "max_connection_age",
-    "drain_delay",     "drain_timeout",
+    "listen",
+    "admin_listen",
+    "database",
+    "data_dir",
+    "migrate",
+    "database_pooled",
+    "database_citus",
+    "lanes",
+    "queue_items_max",
+    "queue_wait_max",
+    "body_bytes_max",
+    "replay_cache_bytes",
+    "reply_bytes_max",
+    "deadline_max",
+    "store_patience",
+    "downstream_namespace",
+    "reaper_batch",
+    "reaper_pause",
+    "conflict_retention",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
+    "allow_plaintext",
+    "reflection",
+    "max_connection_age",
+    "drain_delay",
+    "drain_timeout",
 };
 
 std::string EnvironmentName(const char* flag) {
@@ -273,6 +295,9 @@ absl::Status CheckFlags() {
            CheckRange<std::int64_t>("replay_cache_bytes",
                                     absl::GetFlag(FLAGS_replay_cache_bytes), 0,
                                     limits::kReplayCacheBytesMax),
+           CheckRange<std::int64_t>(
+               "reply_bytes_max", absl::GetFlag(FLAGS_reply_bytes_max),
+               limits::kReplyBytesMaxLeast, limits::kMiB * limits::kMiB),
            CheckRange("reaper_batch", absl::GetFlag(FLAGS_reaper_batch), 1,
                       100'000),
            CheckDuration("deadline_max", absl::GetFlag(FLAGS_deadline_max),
@@ -372,6 +397,7 @@ Config FromFlags() {
       absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_queue_wait_max));
   config.body_bytes_max = absl::GetFlag(FLAGS_body_bytes_max);
   config.replay_cache_bytes = absl::GetFlag(FLAGS_replay_cache_bytes);
+  config.reply_bytes_max = absl::GetFlag(FLAGS_reply_bytes_max);
   config.deadline_max =
       absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_deadline_max));
   config.store_patience =

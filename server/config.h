@@ -30,6 +30,7 @@ struct Config {
   std::chrono::milliseconds queue_wait_max{0};
   std::size_t body_bytes_max = 0;
   std::size_t replay_cache_bytes = 0;
+  std::size_t reply_bytes_max = 0;
   std::chrono::milliseconds deadline_max{0};
   std::chrono::milliseconds store_patience{0};
   int reaper_batch = 0;

@@ -74,6 +74,7 @@ class Scrape {
   std::vector<MetricFamily> Run() {
     LearnPolicies();
     AddGrpcCalls();
+    AddStreams();
     AddErrors();
     AddClaims();
     AddOtherCalls();
@@ -113,10 +114,20 @@ class Scrape {
     Add(std::move(family));
   }
 
-  static Labels GrpcLabels(std::size_t call) {
-    return {LabelOf("grpc_type", "unary"),
+  static Labels GrpcLabels(std::string_view type, std::string_view method) {
+    return {LabelOf("grpc_type", type),
             LabelOf("grpc_service", "idempotency.v1.IdempotencyService"),
-            LabelOf("grpc_method", kCallNames[call])};
+            LabelOf("grpc_method", method)};
+  }
+
+  static void AddHandled(const std::array<Counter, 17>& by_code,
+                         const Labels& labels, FamilyBuilder& handled) {
+    for (std::size_t code = 0; code < kCodeNames.size(); ++code) {
+      Labels with_code = labels;
+      with_code.push_back(LabelOf("grpc_code", kCodeNames[code]));
+      handled.AddCounter(std::move(with_code),
+                         static_cast<double>(by_code[code]));
+    }
   }
 
   // The names and labels that gRPC's dashboards know.
@@ -143,24 +154,34 @@ class Scrape {
                           MetricType::Histogram);
     for (std::size_t i = 0; i < kCallKinds; ++i) {
       const CallMetrics& call = metrics_.calls[i];
-      const Labels labels = GrpcLabels(i);
+      const Labels labels = GrpcLabels("unary", kCallNames[i]);
       // A unary call brings one message, and is answered by one if all is OK.
       started.AddCounter(labels, static_cast<double>(call.started));
       received.AddCounter(labels, static_cast<double>(call.started));
       sent.AddCounter(labels, static_cast<double>(call.handled[0]));
-      for (std::size_t code = 0; code < kCodeNames.size(); ++code) {
-        Labels with_code = labels;
-        with_code.push_back(LabelOf("grpc_code", kCodeNames[code]));
-        handled.AddCounter(std::move(with_code),
-                           static_cast<double>(call.handled[code]));
-      }
+      AddHandled(call.handled, labels, handled);
       seconds.AddHistogram(labels, call.handling_time, kNanosecond);
     }
+    const StreamMetrics& bulk = metrics_.bulk;
+    const Labels labels = GrpcLabels("bidi_stream", "Bulk");
+    started.AddCounter(labels, static_cast<double>(bulk.started));
+    received.AddCounter(labels, static_cast<double>(bulk.received));
+    sent.AddCounter(labels, static_cast<double>(bulk.sent));
+    AddHandled(bulk.handled, labels, handled);
     Add(std::move(started));
     Add(std::move(handled));
     Add(std::move(received));
     Add(std::move(sent));
     Add(std::move(seconds));
+  }
+
+  void AddStreams() {
+    AddGauge("idempotency_bulk_streams", "Streams of Bulk that are open.",
+             static_cast<double>(metrics_.bulk.open));
+    AddGauge("idempotency_reply_bytes",
+             "Memory of answers that their callers have not read yet: recorded "
+             "responses, and everything that streams of Bulk are to send.",
+             static_cast<double>(metrics_.reply_bytes));
   }
 
   void AddErrors() {
@@ -243,6 +264,9 @@ class Scrape {
   void AddQueue() {
     AddGauge("idempotency_queue_calls", "Calls that wait for a lane.",
              static_cast<double>(source_.queued_calls()));
+    AddGauge("idempotency_waiting_calls",
+             "Claims that wait for another owner's end.",
+             static_cast<double>(source_.waiting_calls()));
     FamilyBuilder seconds("idempotency_queue_seconds",
                           "How long calls waited for a lane until they first "
                           "went to the database.",
@@ -272,10 +296,11 @@ class Scrape {
                            metrics_.batches[i], kOne);
     }
     Add(std::move(batches));
-    AddSingle("idempotency_followers_answered_total",
-              "Claims that were answered from the outcome of another claim of "
-              "the same key.",
-              metrics_.followers_answered);
+    AddSingle(
+        "idempotency_followers_answered_total",
+        "Claims and lookups that were answered from the outcome of another "
+        "one of the same key.",
+        metrics_.followers_answered);
     FamilyBuilder setbacks("idempotency_setbacks_total",
                            "Calls that a batch did not settle and that were "
                            "tried again or refused, by why.",

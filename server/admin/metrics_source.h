@@ -17,6 +17,7 @@ struct MetricsSource {
   Metrics& metrics;  // policies that appear in `rules` are added to it
   const FleetRulesCache& rules;
   std::function<std::size_t()> queued_calls;
+  std::function<std::size_t()> waiting_calls;
   std::function<bool()> serving;
 };
 

@@ -3,7 +3,10 @@
 #define IDEMPOTENCY_SERVER_CORE_CALL_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
 #include <variant>
 
 #include "absl/functional/any_invocable.h"
@@ -22,9 +25,13 @@ using Done = absl::AnyInvocable<void(absl::StatusOr<Outcome>) &&>;
 struct CallContext {
   // When the caller stops listening.
   SteadyTime deadline = SteadyTime::max();
+  // Until when a claim waits for another owner's end before it is answered
+  // InProgress: at most kWaitMargin before the deadline. A time that has
+  // passed: it does not wait.
+  SteadyTime wait_until = SteadyTime::min();
   // Has the caller gone away? Null: it never does. Called on lane threads
   // until the call's Done has run.
-  std::function<bool()> cancelled;
+  std::function<bool()> cancelled{};
 };
 
 template <typename Command, typename Outcome>
@@ -38,6 +45,16 @@ using FinalizeCall = Request<FinalizeCommand, FinalizeOutcome>;
 using LookupCall = Request<LookupCommand, LookupOutcome>;
 using ReleaseCall = Request<ReleaseCommand, ReleaseOutcome>;
 
+class Lane;
+
+// What keeps a claim waiting, as it was last read.
+struct Seen {
+  InProgress answer{};
+  std::int64_t version = 0;
+  std::string policy{};    // of the record
+  SteadyTime lapses_at{};  // the end of the lease, or a little after it
+};
+
 struct Call {
   std::variant<ClaimCall, FinalizeCall, LookupCall, ReleaseCall> request;
   CallContext context;
@@ -46,6 +63,11 @@ struct Call {
   // What kept it from being answered so far. kUnknown stays: a later failure
   // does not make the lost answer known.
   absl::Status setback{};
+  // Of a claim that waits or has waited: its answer if nothing else comes of
+  // it. Shared by those who wait for the same record.
+  std::shared_ptr<const Seen> seen{};
+  // The lane that set it aside; null: it is in its own.
+  Lane* home = nullptr;
 
   const RecordId& id() const {
     return std::visit(

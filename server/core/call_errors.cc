@@ -10,6 +10,14 @@ bool CallerIsGone(const Call& call) {
   return call.context.cancelled && call.context.cancelled();
 }
 
+bool IsLost(const Call& call) {
+  return call.setback.code() == absl::StatusCode::kUnknown;
+}
+
+bool IsWaiter(const Call& call) {
+  return call.seen != nullptr && !IsLost(call);
+}
+
 void Answer(Call& call, const absl::Status& error) {
   std::visit([&](auto& request) { std::move(request.done)(error); },
              call.request);

@@ -11,6 +11,11 @@ namespace idempotency {
 void Answer(Call& call, const absl::Status& error);
 
 bool CallerIsGone(const Call& call);
+// May a statement whose answer was lost have carried the call out?
+bool IsLost(const Call& call);
+// A claim that was told InProgress, which is an answer that holds, and has had
+// no statement since that may have granted it.
+bool IsWaiter(const Call& call);
 
 absl::Status Unavailable();
 absl::Status Draining();

@@ -21,6 +21,8 @@ struct ClaimKind {
   }
 };
 struct FinalizeKind {
+  // Does an OK answer end the claim that others wait for?
+  static constexpr bool kEndsClaims = true;
   static constexpr CallKind kKind = CallKind::kFinalize;
   using Request = FinalizeCall;
   static auto Run(Store& store, Batch<FinalizeCommand> batch) {
@@ -28,6 +30,7 @@ struct FinalizeKind {
   }
 };
 struct LookupKind {
+  static constexpr bool kEndsClaims = false;
   static constexpr CallKind kKind = CallKind::kLookup;
   using Request = LookupCall;
   static auto Run(Store& store, Batch<LookupCommand> batch) {
@@ -35,6 +38,7 @@ struct LookupKind {
   }
 };
 struct ReleaseKind {
+  static constexpr bool kEndsClaims = true;
   static constexpr CallKind kKind = CallKind::kRelease;
   using Request = ReleaseCall;
   static auto Run(Store& store, Batch<ReleaseCommand> batch) {
@@ -60,16 +64,21 @@ std::vector<Led*> CallsOf(std::vector<Led>& round) {
   return calls;
 }
 
-// What goes to the store as one batch, which is counted.
+// What goes to the store as one batch, which is counted. `now` tells which
+// claims may still wait.
 template <typename Kind>
-auto CommandsOf(const std::vector<Led*>& calls, Metrics& metrics) {
+auto CommandsOf(const std::vector<Led*>& calls, Metrics& metrics,
+                SteadyTime now) {
   using Command = decltype(Kind::Request::command);
   std::vector<const Command*> commands;
   commands.reserve(calls.size());
   for (Led* const led : calls) {
     Command& command = RequestOf<Kind>(*led).command;
     if constexpr (std::is_same_v<Command, ClaimCommand>) {
-      command.wants_record = !led->followers.empty();
+      const Call& call = led->leader.front();
+      command.waits = call.context.wait_until > now;
+      command.wants_record = command.waits || !led->followers.empty();
+      command.seen_present = led->after_crowd || call.seen != nullptr;
     }
     commands.push_back(&command);
   }

@@ -3,6 +3,8 @@
 #include <iterator>
 #include <utility>
 
+#include "server/core/limits.h"
+
 namespace idempotency {
 namespace {
 
@@ -10,21 +12,46 @@ bool IsClaim(const Call& call) {
   return std::holds_alternative<ClaimCall>(call.request);
 }
 
+// May the second call be answered from what the first one finds?
+bool MayFollow(const Call& leader, const Call& call) {
+  return leader.request.index() == call.request.index() &&
+         (IsClaim(call) || std::holds_alternative<LookupCall>(call.request));
+}
+
 }  // namespace
 
-CallQueue::Chain& CallQueue::ChainOf(const RecordId& id) {
-  Chain& chain = chains_[id];
-  if (!chain.ready) {
-    chain.ready = true;
-    ready_.push_back(id);
+void CallQueue::MakeReady(const RecordId& id, Chain& chain) {
+  chain.place = Place::kReady;
+  ready_.push_back(id);
+}
+
+CallQueue::Chain& CallQueue::ChainFor(const Call& call) {
+  Chain& chain = chains_[call.id()];
+  if (chain.place == Place::kNone ||
+      (chain.place == Place::kPaused && !IsClaim(call))) {
+    MakeReady(call.id(), chain);
   }
   return chain;
+}
+
+void CallQueue::EndPauses(SteadyTime now) {
+  for (; !pauses_.empty() && pauses_.front().end <= now; pauses_.pop_front()) {
+    const auto chain = chains_.find(pauses_.front().id);
+    if (chain == chains_.end() || chain->second.place != Place::kPaused) {
+      continue;
+    }
+    if (chain->second.calls.empty()) {
+      chains_.erase(chain);
+    } else {
+      MakeReady(pauses_.front().id, chain->second);
+    }
+  }
 }
 
 void CallQueue::Add(std::list<Call> call) {
   items_ += 1;
   bytes_ += call.front().bytes;
-  std::list<Call>& calls = ChainOf(call.front().id()).calls;
+  std::list<Call>& calls = ChainFor(call.front()).calls;
   calls.splice(calls.end(), call);
 }
 
@@ -32,12 +59,18 @@ void CallQueue::PutBack(std::list<Call> calls) {
   if (calls.empty()) return;
   items_ += calls.size();
   for (const Call& call : calls) bytes_ += call.bytes;
-  std::list<Call>& chain = ChainOf(calls.front().id()).calls;
+  std::list<Call>& chain = ChainFor(calls.front()).calls;
   chain.splice(chain.begin(), calls);
 }
 
-std::vector<Led> CallQueue::TakeRound(std::size_t items_max,
+SteadyTime CallQueue::next_round() const {
+  if (empty()) return SteadyTime::max();
+  return ready_.empty() ? pauses_.front().end : SteadyTime::min();
+}
+
+std::vector<Led> CallQueue::TakeRound(SteadyTime now, std::size_t items_max,
                                       std::size_t bytes_max) {
+  EndPauses(now);
   std::vector<Led> round;
   std::size_t bytes = 0;
   // A key that has more calls goes to the end of ready_, past `keys`.
@@ -50,23 +83,31 @@ std::vector<Led> CallQueue::TakeRound(std::size_t items_max,
       break;
     }
     ready_.pop_front();
-    chain->second.ready = false;
+    chain->second.place = Place::kNone;
+    const bool after_crowd = std::exchange(chain->second.after_crowd, false);
+    bool crowd = false;
     if (!calls.empty()) {
       Led& led = round.emplace_back();
       led.leader.splice(led.leader.end(), calls, calls.begin());
       bytes += led.leader.front().bytes;
-      while (IsClaim(led.leader.front()) && !calls.empty() &&
-             IsClaim(calls.front())) {
+      while (!calls.empty() && MayFollow(led.leader.front(), calls.front())) {
         led.followers.splice(led.followers.end(), calls, calls.begin());
       }
       for (const Call& call : led.followers) bytes_ -= call.bytes;
       bytes_ -= led.leader.front().bytes;
       items_ -= 1 + led.followers.size();
+      led.after_crowd = after_crowd;
+      crowd =
+          IsClaim(led.leader.front()) && led.followers.size() >= limits::kCrowd;
     }
-    if (calls.empty()) {
+    if (crowd && (calls.empty() || IsClaim(calls.front()))) {
+      chain->second.after_crowd = true;
+      chain->second.place = Place::kPaused;
+      pauses_.push_back({now + limits::kCrowdPause, chain->first});
+    } else if (calls.empty()) {
       chains_.erase(chain);
     } else {
-      ChainOf(RecordId(chain->first));
+      MakeReady(chain->first, chain->second);
     }
   }
   return round;

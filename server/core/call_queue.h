@@ -10,18 +10,24 @@
 
 #include "absl/container/node_hash_map.h"
 #include "server/core/call.h"
+#include "server/core/clock.h"
 
 namespace idempotency {
 
-// A call and those that asked for a claim of the same key before the call went
-// to the store: they may be answered from its outcome.
+// A claim or lookup and those that asked the same of its key before it went to
+// the store: they may be answered from its outcome. Other calls lead nobody.
 struct Led {
   std::list<Call> leader;  // one call
   std::list<Call> followers;
+  // The key had a crowd in its round before, a moment ago.
+  bool after_crowd = false;
 };
 
-// Not thread-safe. Calls move between lists by splicing, so that pointers into
-// a call stay valid from Add() to its end.
+// A key with a crowd of followers in a round goes into the next one only after
+// kCrowdPause, unless something else than a claim is asked of it.
+//
+// Not thread-safe; reads no clock. Calls move between lists by splicing, so
+// that pointers into a call stay valid from Add() to its end.
 class CallQueue {
  public:
   // Appends the one call in `call` to its key's chain.
@@ -33,7 +39,11 @@ class CallQueue {
   // their keys came, up to `items_max` calls and about `bytes_max` bytes (but
   // at least one call). Followers ride along and count for nothing: they go
   // into no statement.
-  std::vector<Led> TakeRound(std::size_t items_max, std::size_t bytes_max);
+  std::vector<Led> TakeRound(SteadyTime now, std::size_t items_max,
+                             std::size_t bytes_max);
+  // When TakeRound() is next worth a call: SteadyTime::min() at once,
+  // SteadyTime::max() when nothing is queued.
+  SteadyTime next_round() const;
 
   // Takes out every call for which `dead` holds.
   std::list<Call> TakeIf(const std::function<bool(const Call&)>& dead);
@@ -46,16 +56,27 @@ class CallQueue {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  enum class Place { kNone, kReady, kPaused };
   struct Chain {
     std::list<Call> calls;
-    bool ready = false;  // in ready_
+    Place place = Place::kNone;
+    bool after_crowd = false;
+  };
+  struct Pause {
+    SteadyTime end;
+    RecordId id;
   };
   using Chains = absl::node_hash_map<RecordId, Chain>;
 
-  Chain& ChainOf(const RecordId& id);
+  // The chain that `call` is to join, made ready unless it pauses.
+  Chain& ChainFor(const Call& call);
+  void MakeReady(const RecordId& id, Chain& chain);
+  void EndPauses(SteadyTime now);
 
   Chains chains_;
   std::deque<RecordId> ready_;
+  // By their ends. Chains that have been made ready meanwhile stay in it.
+  std::deque<Pause> pauses_;
   std::size_t items_ = 0;
   std::size_t bytes_ = 0;
 };

@@ -116,9 +116,15 @@ std::size_t Engine::queued() const {
   return queued;
 }
 
+std::size_t Engine::waiting() const {
+  std::size_t waiting = 0;
+  for (const auto& lane : lanes_) waiting += lane->waiting();
+  return waiting;
+}
+
 bool Engine::idle() const {
-  // A call moves from a lane to the aside lane and never back, so that the
-  // order matters.
+  // A call moves from a lane to the aside lane, and back only to wait, which
+  // nobody does in a lane that has stopped accepting: the order matters.
   for (const auto& lane : lanes_) {
     if (!lane->idle()) return false;
   }

@@ -43,11 +43,14 @@ class Engine {
   void Submit(ReleaseCommand command, CallContext context,
               Done<ReleaseOutcome> done);
 
-  // From now on every call is refused with DRAINING; those queued go on.
+  // From now on every call is refused with DRAINING; those queued go on, and
+  // those that wait for another owner's end are answered InProgress.
   void StopAccepting();
-  // How many calls are queued in all lanes.
+  // How many calls are queued in all lanes, and how many more wait for another
+  // owner's end.
   std::size_t queued() const;
-  // Has every queued call been taken up?
+  std::size_t waiting() const;
+  // Has every queued or waiting call been taken up?
   bool idle() const;
   // Ends every lane's WaitForWork().
   void Stop();

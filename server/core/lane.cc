@@ -1,23 +1,18 @@
 #include "server/core/lane.h"
 
 #include <algorithm>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "server/core/call_errors.h"
 #include "server/core/call_kinds.h"
 #include "server/core/errors.h"
-#include "server/core/outcome_counts.h"
-#include "server/core/transitions.h"
 
 namespace idempotency {
 namespace {
 
 using std::chrono::milliseconds;
 
-// How often the calls that wait for an absent store are looked through.
-constexpr milliseconds kSweepInterval{20};
 // An unknown policy name makes the lane read the rules anew, at most so often.
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
@@ -55,29 +50,15 @@ void Lane::Submit(std::list<Call> call) {
   if (wake) changed_.notify_one();
   if (refusal.ok()) return;
   if (ReasonOf(refusal) == Reason::kOverloaded) Count(metrics_.overloaded);
-  const bool lost = call.front().setback.code() == absl::StatusCode::kUnknown;
-  Answer(call.front(), lost ? OutOfTime(call.front()) : refusal);
+  Refuse(call.front(), refusal);
 }
 
 void Lane::StopAccepting() {
-  MutexLock lock(mutex_);
-  accepting_ = false;
-}
-
-bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  std::unique_lock<Mutex> lock(mutex_);
-  while (!stopped_ && queue_.empty()) {
-    sleeping_ = true;
-    changed_.wait(lock);
+  {
+    MutexLock lock(mutex_);
+    accepting_ = false;
   }
-  sleeping_ = false;
-  if (stopped_) return false;
-  const SteadyTime now = clock_.Now();
-  const SteadyTime until = std::min(not_before_, now + kSweepInterval);
-  while (!stopped_ && clock_.Now() < until) {
-    changed_.wait_for(lock, until - clock_.Now());
-  }
-  return !stopped_;
+  changed_.notify_all();
 }
 
 std::size_t Lane::queued() const {
@@ -87,7 +68,7 @@ std::size_t Lane::queued() const {
 
 bool Lane::idle() const {
   MutexLock lock(mutex_);
-  return queue_.empty() && !working_;
+  return queue_.empty() && waiters_.empty() && !working_;
 }
 
 void Lane::Stop() {
@@ -101,98 +82,30 @@ void Lane::Stop() {
 
 void Lane::RunBatch() {
   std::vector<Led> round = TakeRound();
-  if (round.empty()) {
-    AnswerDeadInQueue();
+  if (round.empty()) AnswerDeadInQueue();
+  AnswerDeadInRound(round);
+  const std::vector<Watched> watched = TendWaiters();
+  if (round.empty() && watched.empty()) {
+    NoteWorkDone(false);
     return;
   }
-  AnswerDeadInRound(round);
   bool failed_before = std::exchange(store_failed_, false);
-  if (ResolvePolicies(round)) {
+  if (!round.empty() && ResolvePolicies(round)) {
     ObserveQueueTimes(round);
     RunClaimsAndFinalizes(round);
     RunKind<LookupKind>(CallsOf<LookupKind>(round));
     RunKind<ReleaseKind>(CallsOf<ReleaseKind>(round));
   }
+  if (!store_failed_) LookAt(watched);
   if (failed_before && !store_failed_) NoteStoreSuccess();
+  NoteWorkDone(!round.empty() && !store_failed_);
+}
+
+// `telling`: how long the round took says how long the next will take.
+void Lane::NoteWorkDone(bool telling) {
   MutexLock lock(mutex_);
   working_ = false;
-  admission_.EndRound(clock_.Now(), !round.empty() && !store_failed_);
-}
-
-// ---- What needs no store.
-
-// While the store is away every call that waits for it is hindered, tried or
-// not.
-bool Lane::IsDead(const Call& call, SteadyTime now) const {
-  if (CallerIsGone(call)) return true;
-  const bool hindered = store_failed_ || !call.setback.ok();
-  SteadyTime::duration margin = SteadyTime::duration::zero();
-  if (hindered) margin += limits::kAnswerMargin;
-  // Another try may wait for the lock as long again.
-  if (call.setback.code() == absl::StatusCode::kAborted) {
-    margin += limits::kLockWaitMax;
-  }
-  if (call.context.deadline - margin <= now) return true;
-  return hindered && call.setback.code() != absl::StatusCode::kUnknown &&
-         call.setback.code() != absl::StatusCode::kAborted &&
-         now - call.submitted > options_.store_patience;
-}
-
-void Lane::AnswerDead(Call& call) const {
-  if (CallerIsGone(call)) {
-    Count(metrics_.cancelled_in_queue);
-    Answer(call, absl::CancelledError("the caller has gone"));
-    return;
-  }
-  if (store_failed_ && call.setback.ok()) {
-    call.setback = absl::UnavailableError("not tried");
-  }
-  if (call.setback.ok()) Count(metrics_.expired_in_queue);
-  Answer(call, OutOfTime(call));
-}
-
-// For the times when nothing is taken to the store: it is left alone for a
-// while, or the lane has been stopped.
-void Lane::AnswerDeadInQueue() {
-  const SteadyTime now = clock_.Now();
-  std::list<Call> dead;
-  bool stopped = false;
-  {
-    MutexLock lock(mutex_);
-    stopped = stopped_;
-    dead = queue_.TakeIf(
-        [&](const Call& call) { return stopped || IsDead(call, now); });
-  }
-  for (Call& call : dead) {
-    const bool lost = call.setback.code() == absl::StatusCode::kUnknown;
-    if (stopped && !lost) {
-      Answer(call, Draining());
-    } else {
-      AnswerDead(call);
-    }
-  }
-}
-
-void Lane::AnswerDeadInRound(std::vector<Led>& round) {
-  const SteadyTime now = clock_.Now();
-  const auto answer_dead = [&](std::list<Call>& calls) {
-    for (auto call = calls.begin(); call != calls.end();) {
-      if (IsDead(*call, now)) {
-        AnswerDead(*call);
-        call = calls.erase(call);
-      } else {
-        ++call;
-      }
-    }
-  };
-  for (Led& led : round) {
-    answer_dead(led.leader);
-    answer_dead(led.followers);
-    if (led.leader.empty() && !led.followers.empty()) {
-      led.leader.splice(led.leader.end(), led.followers, led.followers.begin());
-    }
-  }
-  std::erase_if(round, [](const Led& led) { return led.leader.empty(); });
+  admission_.EndRound(clock_.Now(), telling);
 }
 
 std::vector<Led> Lane::TakeRound() {
@@ -200,8 +113,8 @@ std::vector<Led> Lane::TakeRound() {
   {
     MutexLock lock(mutex_);
     if (stopped_ || clock_.Now() < not_before_) return round;
-    round =
-        queue_.TakeRound(options_.batch_items_max, options_.batch_bytes_max);
+    round = queue_.TakeRound(clock_.Now(), options_.batch_items_max,
+                             options_.batch_bytes_max);
     working_ = !round.empty();
     if (working_) admission_.BeginRound(clock_.Now());
   }
@@ -272,7 +185,7 @@ void Lane::ObserveQueueTimes(const std::vector<Led>& round) {
   const SteadyTime now = clock_.Now();
   for (const Led& led : round) {
     const Call& call = led.leader.front();
-    if (call.setback.ok()) {
+    if (call.setback.ok() && call.seen == nullptr) {
       ObserveTime(metrics_.queue_time, now - call.submitted);
     }
   }
@@ -288,9 +201,10 @@ void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
     RunKind<FinalizeKind>(finalizes);
     return;
   }
-  ClaimAndFinalizeAnswers answers =
-      store_->ClaimAndFinalize(CommandsOf<ClaimKind>(claims, metrics_),
-                               CommandsOf<FinalizeKind>(finalizes, metrics_));
+  const SteadyTime now = clock_.Now();
+  ClaimAndFinalizeAnswers answers = store_->ClaimAndFinalize(
+      CommandsOf<ClaimKind>(claims, metrics_, now),
+      CommandsOf<FinalizeKind>(finalizes, metrics_, now));
   const std::size_t batch_size = claims.size() + finalizes.size();
   std::vector<Led*> claims_alone;
   std::vector<Led*> finalizes_alone;
@@ -334,8 +248,10 @@ void Lane::RunAlone(const std::vector<Led*>& calls) {
 template <typename Kind>
 void Lane::RunOnce(const std::vector<Led*>& calls, std::vector<Led*>* alone) {
   if (calls.empty()) return;
-  Settle<Kind>(calls, Kind::Run(*store_, CommandsOf<Kind>(calls, metrics_)),
-               calls.size(), alone);
+  Settle<Kind>(
+      calls,
+      Kind::Run(*store_, CommandsOf<Kind>(calls, metrics_, clock_.Now())),
+      calls.size(), alone);
 }
 
 // Answers `calls`, or decides what else becomes of each. Those that are to be
@@ -360,17 +276,24 @@ void Lane::Settle(const std::vector<Led*>& calls,
     auto& outcome = OutcomeOf(answers[i]);
     switch (Judge(outcome.status(), batch_size, led.leader.front())) {
       case Verdict::kAnswered:
-        given.emplace_back(std::move(RequestOf<Kind>(led).done),
-                           std::move(outcome));
         if constexpr (std::is_same_v<Kind, ClaimKind>) {
-          AnswerFollowers(led, answers[i], given);
+          AnswerClaims(led, answers[i], given);
+        } else {
+          if (Kind::kEndsClaims && outcome.ok()) {
+            HomeOf(led).Wake(led.leader.front().id());
+          }
+          if constexpr (std::is_same_v<Kind, LookupKind>) {
+            AnswerFollowers(led, outcome, given);
+          }
+          given.emplace_back(std::move(RequestOf<Kind>(led).done),
+                             std::move(outcome));
         }
         PutBackFollowers(led);
         break;
       case Verdict::kBroken:
         // An earlier sending may have been carried out.
         Answer(led.leader.front(),
-               led.leader.front().setback.code() == absl::StatusCode::kUnknown
+               IsLost(led.leader.front())
                    ? OutOfTime(led.leader.front())
                    : MakeError(Reason::kInternal, "internal error"));
         PutBackFollowers(led);
@@ -405,7 +328,7 @@ void Lane::Give(Answers<Outcome> answers) {
 Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
                           Call& call) {
   if (status.ok() || HasReason(status)) return Verdict::kAnswered;
-  if (call.setback.code() != absl::StatusCode::kUnknown) call.setback = status;
+  if (!IsLost(call)) call.setback = status;
   Count(metrics_.setbacks[SetbackOf(status.code())]);
   switch (status.code()) {
     case absl::StatusCode::kUnknown:
@@ -424,27 +347,15 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
   }
 }
 
-// Followers asked before the leader's statement was sent, so an answer from
-// its outcome is one they could have got themselves. Only those that need no
-// write are answered; the first that does leads the next round.
-void Lane::AnswerFollowers(Led& led, const ClaimAnswer& answer,
-                           Answers<ClaimOutcome>& answers) {
-  if (!answer.observed.has_value()) return;
-  const Observed& observed = *answer.observed;
-  const Record* const record =
-      observed.record.has_value() ? &*observed.record : nullptr;
-  while (!led.followers.empty()) {
-    ClaimCall& follower = std::get<ClaimCall>(led.followers.front().request);
-    Decision<ClaimOutcome> decision =
-        DecideClaim(record, follower.command, observed.now);
-    if (decision.write.has_value()) return;
-    if (decision.answer.ok()) {
-      CountUnwritten(*decision.answer, *record, metrics_);
-    }
-    answers.emplace_back(std::move(follower.done), std::move(decision.answer));
-    led.followers.pop_front();
+void Lane::AnswerFollowers(Led& led,
+                           const absl::StatusOr<LookupOutcome>& outcome,
+                           Answers<LookupOutcome>& answers) {
+  for (Call& follower : led.followers) {
+    answers.emplace_back(std::move(std::get<LookupCall>(follower.request).done),
+                         outcome);
     Count(metrics_.followers_answered);
   }
+  led.followers.clear();
 }
 
 void Lane::PutBackFollowers(Led& led) {
@@ -470,6 +381,7 @@ void Lane::SetAside(Led& led) {
   }
   std::list<Call> call;
   call.splice(call.end(), led.leader);
+  call.front().home = this;
   aside_->Submit(std::move(call));
   PutBackFollowers(led);
 }

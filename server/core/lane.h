@@ -21,6 +21,7 @@
 #include "server/core/mutex.h"
 #include "server/core/policies.h"
 #include "server/core/store.h"
+#include "server/core/waiters.h"
 
 namespace idempotency {
 
@@ -39,14 +40,22 @@ struct LaneOptions {
   // maximum, starts anew after a success.
   std::chrono::milliseconds backoff_min{20};
   std::chrono::milliseconds backoff_max{500};
+  // Whoever would wait beyond these is answered InProgress at once.
+  std::size_t waiters_max = limits::kWaitersMax;
+  std::size_t waiters_bytes_max = limits::kWaitersBytesMax;
   // Where the answers of a large batch are given; it must outlive the lane.
   // Null: the lane gives them itself.
   AnswerQueue* answers = nullptr;
 };
 
 // A step function: whoever drives it, a thread or a simulator, calls
-// RunBatch() and decides when. There is no timer; a batch is whatever was
-// queued while the previous one ran, so an idle lane adds no delay.
+// RunBatch() and decides when. A batch is whatever was queued while the
+// previous one ran, so an idle lane adds no delay.
+//
+// A claim that is told InProgress and may wait is kept, and goes to the front
+// of its key's queue when the owner ends: at once when this replica learns of
+// it, else by a look at the records that are waited for, one for many, when
+// the lease lapses and every so often (waiters.h).
 class Lane {
  public:
   // The references and `aside` must outlive the lane. Calls that
@@ -59,22 +68,30 @@ class Lane {
   // when to come back) or DRAINING. Thread-safe.
   void Submit(std::list<Call> call);
 
-  // From now on new calls are refused with DRAINING. Thread-safe.
+  // From now on new calls are refused with DRAINING, and nobody waits for
+  // another owner any more: the next RunBatch() answers those who do with
+  // InProgress. Thread-safe.
   void StopAccepting();
 
   // Blocks until RunBatch() has something to do; false once Stop() was called.
   // Only for the thread that drives the lane.
   bool WaitForWork();
 
+  // When that is, unless more is submitted: SteadyTime::min() at once,
+  // SteadyTime::max() never. Thread-safe.
+  SteadyTime next_work() const;
+
   // Takes one round of what is queued to the store and answers it. Calls whose
   // deadline has passed or whose caller has gone are answered without it. Not
   // thread-safe: one caller at a time.
   void RunBatch();
 
-  // How many calls are queued. Thread-safe.
+  // How many calls are queued, and how many more wait for another owner's end.
+  // Thread-safe.
   std::size_t queued() const;
+  std::size_t waiting() const;
 
-  // No call is queued or on its way. Thread-safe.
+  // No call is queued, waits or is on its way. Thread-safe.
   bool idle() const;
 
   // Ends WaitForWork(). What is still queued is answered with DRAINING, by
@@ -94,6 +111,7 @@ class Lane {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsDead(const Call& call, SteadyTime now) const;
   void AnswerDead(Call& call) const;
+  void Refuse(Call& call, const absl::Status& why) const;
   void AnswerDeadInQueue();
   void AnswerDeadInRound(std::vector<Led>& round);
   std::vector<Led> TakeRound();
@@ -113,8 +131,19 @@ class Lane {
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
-  void AnswerFollowers(Led& led, const ClaimAnswer& answer,
-                       Answers<ClaimOutcome>& answers);
+  void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome,
+                       Answers<LookupOutcome>& answers);
+  void AnswerClaims(Led& led, ClaimAnswer& answer,
+                    Answers<ClaimOutcome>& answers);
+  bool MayWait(const Call& call) const;
+  void AnswerInProgress(Call& call) const;
+  Lane& HomeOf(const Led& led);
+  void LetWait(std::list<Call> calls);
+  void Wake(const RecordId& id);
+  std::vector<Watched> TendWaiters();
+  void LookAt(const std::vector<Watched>& watched);
+  SteadyTime NextWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteWorkDone(bool telling);
   void PutBack(Led& led);
   void PutBackFollowers(Led& led);
   void SetAside(Led& led);
@@ -135,12 +164,17 @@ class Lane {
   ConditionVariable changed_;
   CallQueue queue_ ABSL_GUARDED_BY(mutex_);
   Admission admission_ ABSL_GUARDED_BY(mutex_);
+  Waiters waiters_ ABSL_GUARDED_BY(mutex_);
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
   bool sleeping_ ABSL_GUARDED_BY(mutex_) = false;
   // Until then the store is left alone.
   SteadyTime not_before_ ABSL_GUARDED_BY(mutex_);
+  // When the waiters' keys may be looked at next, and when it is next seen
+  // whose caller has gone.
+  SteadyTime look_not_before_ ABSL_GUARDED_BY(mutex_);
+  SteadyTime next_roll_call_ ABSL_GUARDED_BY(mutex_);
 
   // Only touched by RunBatch().
   bool store_failed_ = false;  // when it was last asked

@@ -76,6 +76,14 @@ inline constexpr std::size_t kQueueBytesMax = 64 * kMiB;
 static_assert(kQueueItemsMax >= 2 * kBatchItemsMax);
 static_assert(kQueueBytesMax >= 2 * kBatchBytesMax);
 static_assert(kQueueBytesMax >= 2 * kMessageBytesMax);
+// Claims of a lane that wait for another owner's end: a hot key's whole crowd.
+// Whoever comes beyond is answered at once.
+inline constexpr std::size_t kWaitersMax = kQueueItemsMax;
+inline constexpr std::size_t kWaitersBytesMax = kQueueBytesMax;
+// A key that so many asked for at once is next taken to the store a moment
+// later, so that its crowd needs few statements.
+inline constexpr std::size_t kCrowd = 16;
+inline constexpr std::chrono::milliseconds kCrowdPause{10};
 // A caller that is refused at once goes elsewhere or comes back; one that is
 // answered after a second has often given up.
 inline constexpr std::chrono::seconds kQueueWaitMaxDefault{1};
@@ -98,6 +106,38 @@ inline constexpr std::size_t kReplayCacheBytesMax = 64 * 1024 * kMiB;
 // How long a replay may go on after the database has forgotten the record,
 // which only people can make it do.
 inline constexpr std::chrono::seconds kReplayCacheLifeMax{60};
+
+// ---- Answers, and streams of Bulk.
+
+// Answers that wait to be read by their callers: more than a hundred callers
+// may be late with 1 MiB each, which gRPC keeps twice.
+inline constexpr std::size_t kReplyBytesMax = 256 * kMiB;
+inline constexpr std::size_t kReplyBytesMaxLeast = 16 * kMiB;
+// One stream may hold a part of them, so that no caller that stops reading
+// takes what all others are answered from.
+inline constexpr std::size_t kReplyStreamShare = 4;
+static_assert(kReplyBytesMaxLeast / kReplyStreamShare >= kMessageBytesMax);
+// In one message: more than a consumer polls at a time.
+inline constexpr std::size_t kBulkCommandsMax = 1024;
+// Read from a stream and not answered yet. Several batches, so that lanes find
+// the next one queued; two such streams fit the queue of a lane.
+inline constexpr std::size_t kBulkInFlightMax = 8 * kBulkCommandsMax;
+inline constexpr std::size_t kBulkInFlightBytesMax = 8 * kMiB;
+static_assert(2 * kBulkInFlightMax <= kQueueItemsMax);
+static_assert(kBulkInFlightBytesMax >= kMessageBytesMax);
+// Of those, the claims that may wait for another owner: the rest of the stream
+// is not to be held back by them.
+inline constexpr std::size_t kBulkWaitingMax = kBulkInFlightMax / 2;
+// Results go out in messages of about this size: a caller needs the whole of
+// one before it sees the first result.
+inline constexpr std::size_t kBulkMessageBytes = 256 * kKiB;
+// Nothing more is read from a stream whose caller is so far behind.
+inline constexpr std::size_t kBulkUnsentBytesMax = 8 * kMiB;
+// Streams of one server: a few for each process of a large fleet.
+inline constexpr std::size_t kBulkStreamsMax = 4096;
+// How long a stream lives where connections have an age, so that it is over
+// before gRPC cuts the connection off.
+inline constexpr std::chrono::seconds kBulkAgeMax{60};
 
 // ---- Evidence.
 

@@ -77,7 +77,7 @@ inline std::string_view CallName(CallKind kind) {
   return kCallNames[static_cast<std::size_t>(kind)];
 }
 
-// One of the four calls as gRPC sees it.
+// One of the four calls as gRPC sees it, or as a command of Bulk.
 struct CallMetrics {
   Counter started{0};
   // Apart from `started`: other threads count these.
@@ -85,6 +85,15 @@ struct CallMetrics {
   TimeHistogram handling_time{};                  // from start to answer
   // Errors that the service made.
   CountersBy<Reason, Reason::kInternal> refused{};
+};
+
+// One streaming method as gRPC sees it.
+struct StreamMetrics {
+  Counter started{0};
+  std::array<Counter, 17> handled{};  // by status code
+  Counter received{0};                // messages
+  Counter sent{0};
+  std::atomic<std::int64_t> open{0};
 };
 
 enum class ClaimResult {
@@ -121,7 +130,11 @@ struct StatementMetrics {
 };
 
 struct Metrics {
-  std::array<CallMetrics, kCallKinds> calls{};  // by CallKind
+  // By CallKind; commands of Bulk are calls of theirs.
+  std::array<CallMetrics, kCallKinds> calls{};
+  StreamMetrics bulk{};
+  // Of answers that their callers have not read yet (reply_budget.h).
+  std::atomic<std::uint64_t> reply_bytes{0};
 
   // The names are those of records and of the fleet's rules, never a caller's.
   static constexpr std::size_t kPoliciesMax = 100;

@@ -30,6 +30,8 @@ class OptimisticStore final : public Store {
       Batch<LookupCommand> lookups) override;
   std::vector<absl::StatusOr<ReleaseOutcome>> ReleaseBatch(
       Batch<ReleaseCommand> releases) override;
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override;
   absl::StatusOr<FleetRules> ReadRules() override;
 
  private:

@@ -22,6 +22,10 @@ void CountUnwritten(const ClaimOutcome& outcome, const Record& record,
   Count(counts.claims[std::visit(ResultOfOutcome(), outcome)]);
 }
 
+void CountInProgress(const std::string& policy, Metrics& metrics) {
+  Count(metrics.policies.At(policy).claims[ClaimResult::kInProgress]);
+}
+
 void CountGrant(Grant grant, const Record& record, Metrics& metrics) {
   PolicyMetrics& counts = metrics.policies.At(record.policy.name);
   if (grant == Grant::kAgain) {

@@ -2,6 +2,8 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_OUTCOME_COUNTS_H_
 #define IDEMPOTENCY_SERVER_CORE_OUTCOME_COUNTS_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "server/core/metrics.h"
 #include "server/core/types.h"
@@ -11,6 +13,8 @@ namespace idempotency {
 // A claim that was answered from `record` without writing it.
 void CountUnwritten(const ClaimOutcome& outcome, const Record& record,
                     Metrics& metrics);
+// The same for InProgress, by the name of the record's policy.
+void CountInProgress(const std::string& policy, Metrics& metrics);
 
 enum class Grant { kNew, kAgain };
 

@@ -90,6 +90,11 @@ class RecordTable {
   virtual absl::StatusOr<std::vector<bool>> KeepConflicts(
       Batch<Conflict> conflicts) = 0;
 
+  // True where the record is gone, has another version or a lease that is
+  // over.
+  virtual absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) = 0;
+
   // How many different responses of the record's life were refused.
   virtual absl::StatusOr<std::vector<int>> CountConflicts(
       Batch<RecordId> ids) = 0;

@@ -49,7 +49,7 @@ class ReplayKeepingStore final : public Store {
   std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) override {
     const SteadyTime asked_at = clock_.Now();
     std::vector<ClaimAnswer> answers = store_->ClaimBatch(claims);
-    Keep(claims, answers, asked_at);
+    KeepReplays(claims, answers, asked_at);
     return answers;
   }
   ClaimAndFinalizeAnswers ClaimAndFinalize(
@@ -57,7 +57,7 @@ class ReplayKeepingStore final : public Store {
     const SteadyTime asked_at = clock_.Now();
     ClaimAndFinalizeAnswers answers =
         store_->ClaimAndFinalize(claims, finalizes);
-    Keep(claims, answers.claims, asked_at);
+    KeepReplays(claims, answers.claims, asked_at);
     return answers;
   }
   std::vector<absl::StatusOr<FinalizeOutcome>> FinalizeBatch(
@@ -72,20 +72,25 @@ class ReplayKeepingStore final : public Store {
       Batch<ReleaseCommand> releases) override {
     return store_->ReleaseBatch(releases);
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    return store_->FindChanged(watched);
+  }
   absl::StatusOr<FleetRules> ReadRules() override {
     return store_->ReadRules();
   }
 
  private:
-  void Keep(Batch<ClaimCommand> claims, const std::vector<ClaimAnswer>& answers,
-            SteadyTime asked_at) {
-    // Not as many: the lane makes an error of it.
-    if (answers.size() != claims.size()) return;
-    for (std::size_t i = 0; i < answers.size(); ++i) {
-      const absl::StatusOr<ClaimOutcome>& outcome = answers[i].outcome;
-      if (outcome.ok() && std::holds_alternative<Replay>(*outcome) &&
-          answers[i].observed.has_value()) {
-        cache_.Keep(claims[i]->id, *answers[i].observed, asked_at);
+  void KeepReplays(Batch<ClaimCommand> claims,
+                   const std::vector<ClaimAnswer>& answers,
+                   SteadyTime asked_at) {
+    const std::size_t answered = std::min(answers.size(), claims.size());
+    for (std::size_t i = 0; i < answered; ++i) {
+      const ClaimAnswer& answer = answers[i];
+      if (answer.outcome.ok() &&
+          std::holds_alternative<Replay>(*answer.outcome) &&
+          answer.observed.has_value()) {
+        cache_.Keep(claims[i]->id, *answer.observed, asked_at);
       }
     }
   }

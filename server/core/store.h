@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_STORE_H_
 #define IDEMPOTENCY_SERVER_CORE_STORE_H_
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,6 +28,12 @@ struct ClaimAnswer {
   // With ClaimCommand::wants_record and an outcome that is a decision, and with
   // every Replay: the record after it.
   std::optional<Observed> observed{};
+};
+
+// A record that somebody waits for, and the version that was seen of it.
+struct Watched {
+  RecordId id{};
+  std::int64_t version = 0;
 };
 
 struct ClaimAndFinalizeAnswers {
@@ -68,6 +75,12 @@ class Store {
       Batch<LookupCommand> lookups) = 0;
   virtual std::vector<absl::StatusOr<ReleaseOutcome>> ReleaseBatch(
       Batch<ReleaseCommand> releases) = 0;
+
+  // Which of them are no longer as they were seen: gone, written since, or
+  // with the lease over. One look for all; a non-OK status is an answer to
+  // all, with the codes above.
+  virtual absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) = 0;
 
   // The policies, scopes and settings as they are now.
   virtual absl::StatusOr<FleetRules> ReadRules() = 0;

@@ -146,6 +146,11 @@ struct ClaimCommand {
   // The answer is to show the record it was made on, so that others who asked
   // for the same key before can be answered from it.
   bool wants_record = false;
+  // The key had a record a moment ago: reading it first spares the INSERT.
+  // Nothing is decided by this.
+  bool seen_present = false;
+  // InProgress is not its last answer, and is not to be counted as one.
+  bool waits = false;
 };
 
 struct FinalizeCommand {

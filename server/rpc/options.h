@@ -25,6 +25,11 @@ struct ServiceOptions {
   std::size_t body_bytes_max = limits::kBodyBytesDefault;
   // The longest time a call may take, beside what it asks to wait.
   std::chrono::milliseconds deadline_max = limits::kDeadlineDefault;
+  // The memory of answers with recorded responses, until their callers have
+  // read them; at least kReplyBytesMaxLeast.
+  std::size_t reply_bytes_max = limits::kReplyBytesMax;
+  // How long a stream of Bulk lives, spread by a tenth; zero: for ever.
+  std::chrono::milliseconds bulk_age_max{0};
   // Instead of the one that the database keeps.
   std::optional<Uuid> downstream_namespace{};
 };

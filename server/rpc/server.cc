@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <utility>
@@ -28,9 +29,10 @@ constexpr milliseconds kKeepalive = seconds(60);
 constexpr milliseconds kKeepaliveTimeout = seconds(20);
 // More wait at the client. A hot key's whole crowd fits on one connection.
 constexpr int kStreamsPerConnectionMax = 16 * 1024;
-// Calls on a connection that has come of age end by then.
+// Calls on a connection that has come of age end by then, and streams, which
+// answer their last commands when they have come of age themselves.
 constexpr milliseconds kConnectionAgeGrace =
-    limits::kDeadlineDefault + limits::kWaitMax;
+    limits::kBulkAgeMax + limits::kDeadlineDefault + limits::kWaitMax;
 
 void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   const auto set = [&builder](const char* name, milliseconds value) {
@@ -51,6 +53,12 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Nobody can ask for its counts, and keeping them costs every call.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
+}
+
+// gRPC tells streams nothing of their connection's age.
+ServiceOptions WithBulkAge(ServiceOptions options, milliseconds age_max) {
+  options.bulk_age_max = std::min<milliseconds>(age_max, limits::kBulkAgeMax);
+  return options;
 }
 
 std::set<std::string> OwnServices() {
@@ -100,7 +108,8 @@ absl::Status RpcServer::Impl::MakeCredentials(const CertificateFiles& files,
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     const ServerOptions& options, const ServiceOptions& service_options,
     const ServiceParts& parts) {
-  auto impl = std::make_unique<Impl>(service_options, parts);
+  auto impl = std::make_unique<Impl>(
+      WithBulkAge(service_options, options.connection_age_max), parts);
   const absl::Status secured = impl->MakeCredentials(options.tls, parts.log);
   if (!secured.ok()) return secured;
   grpc::ServerBuilder builder;
@@ -133,6 +142,8 @@ bool RpcServer::serving() const { return impl_->health.serving(); }
 
 void RpcServer::StopServing() { impl_->health.Shutdown(); }
 
+void RpcServer::DrainStreams() { impl_->service.streams().Drain(); }
+
 void RpcServer::LookAtCertificates(absl::Time now) {
   if (impl_->certificates != nullptr) impl_->certificates->Look(now);
 }
@@ -147,6 +158,7 @@ void RpcServer::Shutdown(milliseconds grace) {
   impl_->health.Shutdown();
   impl_->health.EndWatches();
   impl_->reflection.EndStreams();
+  DrainStreams();
   impl_->server->Shutdown(std::chrono::system_clock::now() + grace);
 }
 

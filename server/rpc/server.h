@@ -38,6 +38,11 @@ class RpcServer {
   // Health says "not serving" for good; calls are still taken.
   void StopServing();
 
+  // Streams of Bulk, present and future, end with DRAINING; one that has
+  // commands in hand answers them first. Unary calls are the engine's to
+  // refuse.
+  void DrainStreams();
+
   // Takes changed certificate files over for new connections; see
   // CertificateWatch::Look(). Nothing happens without TLS. By one thread at a
   // time.
@@ -47,8 +52,8 @@ class RpcServer {
 
   // Takes no more calls, lets those in hand end within `grace`, then cancels
   // them, and returns when each has been answered: the engine's lanes must
-  // still be driven. Health watches and reflection end at once. Only the
-  // first call of it does anything.
+  // still be driven. Health watches and reflection end at once, streams of
+  // Bulk as by DrainStreams(). Only the first call of it does anything.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:

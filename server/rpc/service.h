@@ -1,4 +1,4 @@
-// The four calls of idempotency.v1.IdempotencyService. Each is validated here,
+// The calls of idempotency.v1.IdempotencyService. Each is validated here,
 // decided by the engine and answered from there: no thread of gRPC ever waits
 // for the store.
 #ifndef IDEMPOTENCY_SERVER_RPC_SERVICE_H_
@@ -6,21 +6,16 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <chrono>
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "idempotency/v1/idempotency.grpc.pb.h"
-#include "server/core/call.h"
-#include "server/core/clock.h"
 #include "server/core/metrics.h"
-#include "server/core/uuid.h"
+#include "server/rpc/bulk_streams.h"
+#include "server/rpc/decider.h"
 #include "server/rpc/options.h"
+#include "server/rpc/reply_budget.h"
 
 namespace idempotency {
 
-// Thread-safe.
+// Thread-safe; must outlive the grpc::Server that it is registered with.
 class Service final : public v1::IdempotencyService::CallbackService {
  public:
   Service(const ServiceOptions& options, const ServiceParts& parts);
@@ -38,47 +33,25 @@ class Service final : public v1::IdempotencyService::CallbackService {
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
 
+  // Bulk is served without the generated code's method for it.
+  BulkStreams& streams() { return streams_; }
+
  private:
-  // A call in hand, counted as started.
-  struct Started {
-    grpc::CallbackServerContext* context;
-    grpc::ServerUnaryReactor* reactor;
-    CallMetrics* counts;
-    SteadyTime at;
-  };
+  // Put a handler of the service's own in place of the generated one.
+  template <typename Wire>
+  void Install();
+  void InstallBulk();
+  template <typename Wire>
+  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
+                                  const typename Wire::Request* request,
+                                  typename Wire::Response* response);
+  grpc::ServerUnaryReactor* RefuseUnparsable(
+      CallKind kind, grpc::CallbackServerContext* context) const;
 
-  // Puts a handler of the service's own in place of the generated one.
-  template <typename Request, typename Response>
-  void Install(CallKind kind,
-               grpc::ServerUnaryReactor* (Service::*method)(
-                   grpc::CallbackServerContext*, const Request*, Response*));
-  Started Start(CallKind kind, grpc::CallbackServerContext* context) const;
-  CallContext ContextOf(const Started& call,
-                        std::chrono::nanoseconds wait) const;
-  // The outcome of a call written for a record whose downstream key the answer
-  // shows: Claim and Lookup.
-  template <typename Outcome, typename Request, typename Response>
-  absl::Status Write(absl::StatusOr<Outcome> outcome, const Request& request,
-                     Response& response) const;
-  absl::StatusOr<Uuid> DownstreamNamespace() const;
-  // Ends the call. Nothing of it may be touched afterwards.
-  grpc::ServerUnaryReactor* Finish(const Started& call,
-                                   const absl::Status& status) const;
-  // Likewise with OK, and with an error that is no news to operators.
-  grpc::ServerUnaryReactor* FinishCounted(const Started& call,
-                                          const grpc::Status& status) const;
-  grpc::ServerUnaryReactor* Refuse(const Started& call,
-                                   const absl::Status& error) const;
-
-  const ServiceOptions options_;
-  const ServiceParts parts_;
+  const Decider decider_;
+  ReplyBudget budget_;
+  BulkStreams streams_;
 };
-
-// When a call must be answered on the steady clock: at the caller's deadline,
-// which is on the system's clock, but at most `longest` from now.
-SteadyTime AnswerBy(std::chrono::system_clock::time_point deadline,
-                    std::chrono::system_clock::time_point system_now,
-                    SteadyTime steady_now, std::chrono::nanoseconds longest);
 
 }  // namespace idempotency
 

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "server/core/errors.h"
 #include "server/rpc/random.h"
 
@@ -88,23 +87,38 @@ bool IsFault(const absl::Status& error) {
   return reason == Reason::kInternal || reason == Reason::kRecordCorrupt;
 }
 
+grpc::Status ErrorReply::status() const {
+  return {static_cast<grpc::StatusCode>(details.code()), details.message(),
+          details.details().empty() ? "" : details.SerializeAsString()};
+}
+
+grpc::Status EndWith(const ErrorReply& reply,
+                     grpc::CallbackServerContext& context) {
+  if (reply.pushback.has_value()) {
+    context.AddTrailingMetadata(kPushbackTrailer,
+                                std::to_string(reply.pushback->count()));
+  }
+  return reply.status();
+}
+
 ErrorReply ToErrorReply(const absl::Status& error, double random) {
-  if (IsCallerGone(error)) return {.status = grpc::Status::CANCELLED};
-  const Reason reason = ReasonOf(error);
-  const auto code = static_cast<grpc::StatusCode>(CodeOf(reason));
-  const std::string message = MessageOf(error, reason);
   ErrorReply reply;
-  google::rpc::Status details;
-  details.set_code(code);
+  google::rpc::Status& details = reply.details;
+  if (IsCallerGone(error)) {
+    details.set_code(grpc::StatusCode::CANCELLED);
+    return reply;
+  }
+  const Reason reason = ReasonOf(error);
+  const std::string message = MessageOf(error, reason);
+  details.set_code(static_cast<int>(CodeOf(reason)));
   details.set_message(message);
   AddErrorInfo(reason, details);
   const std::string field = BadField(error, reason);
   if (!field.empty()) AddBadRequest(field, message, details);
-  if (code == grpc::StatusCode::UNAVAILABLE) {
+  if (details.code() == grpc::StatusCode::UNAVAILABLE) {
     reply.pushback = RetryDelay(error, reason, random);
     AddRetryInfo(*reply.pushback, details);
   }
-  reply.status = grpc::Status(code, message, details.SerializeAsString());
   return reply;
 }
 

@@ -1,6 +1,7 @@
 #include "server/rpc/validation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -116,6 +117,13 @@ class FieldReader {
     const absl::Duration lease = ReadDuration("lease", request.lease());
     if (lease <= absl::ZeroDuration()) Fail("lease", "want more than 0");
     return std::min(lease, absl::FromChrono(limits::kDurationMax));
+  }
+
+  std::chrono::nanoseconds Timeout(const v1::Command& command) {
+    if (!command.has_timeout()) return std::chrono::nanoseconds::max();
+    const absl::Duration timeout = ReadDuration("timeout", command.timeout());
+    if (timeout <= absl::ZeroDuration()) Fail("timeout", "want more than 0");
+    return absl::ToChronoNanoseconds(timeout);
   }
 
   void Wait(const v1::ClaimRequest& request) {
@@ -299,6 +307,19 @@ absl::StatusOr<ReleaseCommand> ValidateRelease(
   command.disposition = fields.DispositionOf(request.disposition());
   if (!fields.status().ok()) return fields.status();
   return command;
+}
+
+absl::StatusOr<std::chrono::nanoseconds> ValidateTimeout(
+    const v1::Command& command) {
+  FieldReader fields;
+  const std::chrono::nanoseconds timeout = fields.Timeout(command);
+  if (!fields.status().ok()) return fields.status();
+  return timeout;
+}
+
+absl::Status UnparsableMessage() {
+  return MakeError(Reason::kInternal,
+                   "the message can't be parsed; strings must be UTF-8");
 }
 
 }  // namespace idempotency

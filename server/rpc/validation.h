@@ -9,6 +9,7 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_VALIDATION_H_
 #define IDEMPOTENCY_SERVER_RPC_VALIDATION_H_
 
+#include <chrono>
 #include <cstddef>
 
 #include "absl/status/statusor.h"
@@ -33,6 +34,14 @@ absl::StatusOr<LookupCommand> ValidateLookup(const v1::LookupRequest& request);
 
 absl::StatusOr<ReleaseCommand> ValidateRelease(
     const v1::ReleaseRequest& request);
+
+// How long the caller waits for the command's result; the longest time there
+// is where it does not say.
+absl::StatusOr<std::chrono::nanoseconds> ValidateTimeout(
+    const v1::Command& command);
+
+// The refusal of a message that is none.
+absl::Status UnparsableMessage();
 
 }  // namespace idempotency
 

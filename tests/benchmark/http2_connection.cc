@@ -109,7 +109,8 @@ struct SessionCallbacks {
 };
 
 absl::StatusOr<std::unique_ptr<Http2Connection>> Http2Connection::Connect(
-    const std::string& host, uint16_t port, DoneFunction done) {
+    const std::string& host, uint16_t port, const std::string& timeout,
+    DoneFunction done) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -118,8 +119,8 @@ absl::StatusOr<std::unique_ptr<Http2Connection>> Http2Connection::Connect(
   }
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoError("socket");
-  std::unique_ptr<Http2Connection> connection(
-      new Http2Connection(fd, absl::StrCat(host, ":", port), std::move(done)));
+  std::unique_ptr<Http2Connection> connection(new Http2Connection(
+      fd, absl::StrCat(host, ":", port), timeout, std::move(done)));
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) !=
       0) {
     return ErrnoError("connect");
@@ -129,8 +130,11 @@ absl::StatusOr<std::unique_ptr<Http2Connection>> Http2Connection::Connect(
 }
 
 Http2Connection::Http2Connection(int fd, std::string authority,
-                                 DoneFunction done)
-    : fd_(fd), authority_(std::move(authority)), done_(std::move(done)) {
+                                 std::string timeout, DoneFunction done)
+    : fd_(fd),
+      authority_(std::move(authority)),
+      timeout_(std::move(timeout)),
+      done_(std::move(done)) {
   input_.resize(kReadBytes);
 }
 
@@ -187,7 +191,7 @@ absl::Status Http2Connection::Start(Call* call) {
       HeaderField(":authority", authority_),
       HeaderField("te", "trailers"),
       HeaderField("content-type", "application/grpc"),
-      HeaderField("grpc-timeout", "20S"),
+      HeaderField("grpc-timeout", timeout_),
   };
   nghttp2_data_provider body{};
   body.source.ptr = call;

@@ -41,8 +41,10 @@ class Http2Connection {
   using DoneFunction = std::function<void(Call&)>;
 
   // Connects to an IPv4 `host`:`port`; blocks until the kernel has connected.
+  // `timeout` is the deadline of every call as gRPC writes it: "20S", "500m".
   static absl::StatusOr<std::unique_ptr<Http2Connection>> Connect(
-      const std::string& host, uint16_t port, DoneFunction done);
+      const std::string& host, uint16_t port, const std::string& timeout,
+      DoneFunction done);
 
   ~Http2Connection();
   Http2Connection(const Http2Connection&) = delete;
@@ -68,11 +70,13 @@ class Http2Connection {
  private:
   friend struct SessionCallbacks;
 
-  Http2Connection(int fd, std::string authority, DoneFunction done);
+  Http2Connection(int fd, std::string authority, std::string timeout,
+                  DoneFunction done);
   absl::Status Open();
 
   int fd_;
   std::string authority_;
+  std::string timeout_;
   DoneFunction done_;
   nghttp2_session* session_ = nullptr;
   std::string output_;  // serialised frames; the first written_ bytes are sent

@@ -4,7 +4,9 @@ import ctypes
 import os
 import pwd
 import signal
+import socket
 import subprocess
+import threading
 import time
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -33,18 +35,21 @@ def _identity(user):
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def start(command, log, stop_signal=signal.SIGTERM, user=None, stdout=None):
+def start(command, log, stop_signal=signal.SIGTERM, user=None, stdout=None,
+          executable=None):
     """Starts a long-running process that writes to the file `log`.
 
     It gets no signals from the terminal, because run.py stops its processes in
-    order, and it is stopped by the kernel if run.py is killed.
+    order, and it is stopped by the kernel if run.py is killed. `executable` is
+    the program if it is not the one that the command begins with.
     """
     def bind_to_parent():
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(stop_signal))
 
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log,
-        start_new_session=True, preexec_fn=bind_to_parent, **_identity(user))
+        start_new_session=True, preexec_fn=bind_to_parent,
+        executable=executable, **_identity(user))
 
 
 def stop(process, stop_signal=signal.SIGTERM, seconds=30):
@@ -66,6 +71,12 @@ def run(command, user=None, seconds=120):
         raise BenchmarkError(f"{os.path.basename(command[0])} failed with "
                              f"{done.returncode}: {done.stderr.strip()}")
     return done.stdout
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 def _read_stat(pid):
@@ -141,3 +152,47 @@ class CpuWatch:
         elapsed = time.monotonic() - self._begun
         return {name: (read() - self._before[name]) / elapsed
                 for name, read in self._readers.items()}
+
+
+def resident_mb(pid):
+    """Memory of one process that is in RAM."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+    raise BenchmarkError(f"process {pid} has ended")
+
+
+class Sampler:
+    """Reads a value at begin(), again and again on a thread, and at end()."""
+
+    def __init__(self, read, period=0.05):
+        self._read = read
+        self._period = period
+        self._samples = []
+        self._failure = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self):
+        try:
+            self._sample()
+            while not self._stop.wait(self._period):
+                self._sample()
+            self._sample()
+        except (BenchmarkError, OSError) as error:
+            self._failure = error
+
+    def _sample(self):
+        self._samples.append((time.monotonic(), self._read()))
+
+    def begin(self):
+        self._thread.start()
+
+    def end(self):
+        """What was read, as (seconds, value)."""
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise BenchmarkError(f"reading failed: {self._failure}")
+        return self._samples

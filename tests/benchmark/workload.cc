@@ -15,6 +15,8 @@ constexpr std::string_view kClaimPath =
 constexpr std::string_view kFinalizePath =
     "/idempotency.v1.IdempotencyService/Finalize";
 constexpr size_t kPrefixBytes = 5;
+constexpr int kGrpcDeadlineExceeded = 4;
+constexpr int kGrpcUnavailable = 14;
 
 // Places in the list of fields that MakeSlots gives to the templates.
 constexpr size_t kKeyField = 0;
@@ -242,7 +244,60 @@ class ReplayWorkload final : public Workload {
   v1::ClaimResponse answer_;
 };
 
+class OneKeyWorkload final : public CrowdWorkload {
+ public:
+  explicit OneKeyWorkload(size_t claims)
+      : left_(claims), record_(RandomRecords(1).front()) {}
+
+  bool Next(Slot& slot) override {
+    if (left_ == 0) return false;
+    --left_;
+    char token[kTokenBytes];
+    RandomUuid(token);
+    SetClaim(slot, record_.key, record_.hash, {token, kTokenBytes});
+    return true;
+  }
+
+  std::string Check(const Slot& slot) override {
+    if (std::string wrong = ParseAnswer(slot, &answer_); !wrong.empty()) {
+      return wrong;
+    }
+    if (answer_.has_claimed()) {
+      return ++claimed_ == 1 ? "" : "a second Claim of the key is Claimed";
+    }
+    if (answer_.has_in_progress()) {
+      ++in_progress_;
+      return "";
+    }
+    return absl::StrCat("outcome ", static_cast<int>(answer_.outcome_case()),
+                        " in place of Claimed or InProgress");
+  }
+
+  bool AtBoundary(const Slot&) const override { return true; }
+
+  size_t claimed() const override { return claimed_; }
+  size_t in_progress() const override { return in_progress_; }
+
+ private:
+  size_t left_;
+  const RecordName record_;
+  size_t claimed_ = 0;
+  size_t in_progress_ = 0;
+  v1::ClaimResponse answer_;
+};
+
 }  // namespace
+
+bool IsTooLate(const Call& call) {
+  return call.stream_error == 0 && call.http_status == 200 &&
+         call.grpc_status == kGrpcDeadlineExceeded;
+}
+
+bool IsRefusal(const Call& call) {
+  return IsTooLate(call) ||
+         (call.stream_error == 0 && call.http_status == 200 &&
+          call.grpc_status == kGrpcUnavailable);
+}
 
 RequestTemplate::RequestTemplate(const google::protobuf::MessageLite& message,
                                  const std::vector<std::string>& fields) {
@@ -266,7 +321,7 @@ void RequestTemplate::Patch(size_t field, std::string_view value) {
   memcpy(frame_.data() + offsets_[field], value.data(), value.size());
 }
 
-v1::Response RecordedResponse() {
+v1::Response RecordedResponse(size_t body_bytes) {
   v1::Response response;
   response.set_status_code(201);
   auto add_header = [&response](const char* name, const char* value) {
@@ -279,14 +334,15 @@ v1::Response RecordedResponse() {
   add_header("x-request-id", "7d1f9a40c2e84b1f");
   std::string body =
       R"({"id":"pay_5f0c6a2e9b71","status":"succeeded","note":")";
-  body.append(kBodyBytes - body.size() - 2, 'n');
+  body.append(body_bytes - body.size() - 2, 'n');
   body += "\"}";
   response.set_body(body);
   return response;
 }
 
 std::vector<std::unique_ptr<Slot>> MakeSlots(size_t count,
-                                             const std::string& scope) {
+                                             const std::string& scope,
+                                             size_t body_bytes) {
   const std::string key(kKeyBytes, 'K');
   const std::string token(kTokenBytes, 'T');
   const std::string hash(kHashBytes, 'H');
@@ -299,7 +355,7 @@ std::vector<std::unique_ptr<Slot>> MakeSlots(size_t count,
   finalize.set_scope(scope);
   finalize.set_key(key);
   finalize.set_claim_token(token);
-  *finalize.mutable_response() = RecordedResponse();
+  *finalize.mutable_response() = RecordedResponse(body_bytes);
 
   std::vector<std::unique_ptr<Slot>> slots;
   for (size_t i = 0; i < count; ++i) {
@@ -338,6 +394,10 @@ std::unique_ptr<Workload> MakeClaimWorkload() {
 std::unique_ptr<Workload> MakeReplayWorkload(
     const std::vector<RecordName>& records) {
   return std::make_unique<ReplayWorkload>(records);
+}
+
+std::unique_ptr<CrowdWorkload> MakeCrowdWorkload(size_t claims) {
+  return std::make_unique<OneKeyWorkload>(claims);
 }
 
 }  // namespace idempotency::benchmark

@@ -52,7 +52,8 @@ struct RecordName {
 // One of the calls in flight: it sends its calls one after the other.
 struct Slot : Call {
   Method method = Method::kFinalize;  // of the latest call
-  int64_t started_ns = 0;
+  int64_t started_ns = 0;             // of the latest call
+  int64_t arrived_ns = 0;             // in an open loop: of its work
   RequestTemplate claim;
   RequestTemplate finalize;
 };
@@ -73,9 +74,17 @@ class Workload {
   virtual bool AtBoundary(const Slot& slot) const = 0;
 };
 
-// Every workload sends the messages of this scope.
+// Every workload sends the messages of this scope; Finalizes bring bodies of
+// `body_bytes`, at least 100.
 std::vector<std::unique_ptr<Slot>> MakeSlots(size_t count,
-                                             const std::string& scope);
+                                             const std::string& scope,
+                                             size_t body_bytes);
+
+// Whether the server has not done what the call asks for, as far as it knows:
+// UNAVAILABLE or too late.
+bool IsRefusal(const Call& call);
+// The second of them, DEADLINE_EXCEEDED.
+bool IsTooLate(const Call& call);
 
 // Fresh random keys, to be claimed and finalized.
 std::vector<RecordName> RandomRecords(size_t count);
@@ -96,8 +105,19 @@ std::unique_ptr<Workload> MakeClaimWorkload();
 std::unique_ptr<Workload> MakeReplayWorkload(
     const std::vector<RecordName>& records);
 
+// Claims of one fresh key, each with a token of its own.
+class CrowdWorkload : public Workload {
+ public:
+  // Answers so far.
+  virtual size_t claimed() const = 0;
+  virtual size_t in_progress() const = 0;
+};
+
+// `claims` of them; the answers must be Claimed or InProgress.
+std::unique_ptr<CrowdWorkload> MakeCrowdWorkload(size_t claims);
+
 // The response that every Finalize records: status, three headers, body.
-v1::Response RecordedResponse();
+v1::Response RecordedResponse(size_t body_bytes = kBodyBytes);
 
 }  // namespace idempotency::benchmark
 

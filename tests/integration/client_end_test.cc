@@ -12,7 +12,13 @@ namespace idempotency {
 namespace {
 
 // The last client of a process, whose end gRPC's threads do not outlive.
-TEST(ClientEndTest, AClientMayEndAsSoonAsItHasAnswered) {
+class ClientEndTest : public testing::TestWithParam<BulkUse> {};
+INSTANTIATE_TEST_SUITE_P(AsCalls, ClientEndTest,
+                         testing::Values(BulkUse::kNever));
+INSTANTIATE_TEST_SUITE_P(AsCommands, ClientEndTest,
+                         testing::Values(BulkUse::kAlways));
+
+TEST_P(ClientEndTest, AClientMayEndAsSoonAsItHasAnswered) {
   constexpr int kClients = 1500;
   ScriptedServer server({Granted()});
   v1::ClaimRequest request;
@@ -23,7 +29,8 @@ TEST(ClientEndTest, AClientMayEndAsSoonAsItHasAnswered) {
 
   for (int i = 0; i < kClients; ++i) {
     absl::Notification answered;
-    const auto client = AsyncClient::Connect(server.target());
+    const auto client =
+        AsyncClient::Connect(server.target(), {.bulk = GetParam()});
     client->Claim(request, {}, [&](absl::StatusOr<v1::ClaimResponse> answer) {
       EXPECT_TRUE(answer.ok()) << answer.status();
       answered.Notify();

@@ -8,15 +8,13 @@
 
 #include <atomic>
 #include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "tests/integration/client_fixture.h"
 #include "tests/integration/scripted_service.h"
 
 namespace idempotency {
@@ -33,71 +31,40 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// A timer moves the clock, is written down, and is due at once. Random() is
-// half of the range, so that a jittered wait is half of its bound.
-class VirtualTime final : public ClientEnvironment {
- public:
-  TimePoint Now() override {
-    const std::lock_guard lock(mutex_);
-    return now_;
-  }
-  std::unique_ptr<Timer> RunAfter(nanoseconds duration,
-                                  std::function<void()> callback) override {
-    const std::lock_guard lock(mutex_);
-    now_ += duration;
-    sleeps_.push_back(duration);
-    return SystemEnvironment()->RunAfter(nanoseconds(0), std::move(callback));
-  }
-  std::uint64_t Random() override { return std::uint64_t{1} << 63; }
-
-  std::vector<nanoseconds> sleeps() {
-    const std::lock_guard lock(mutex_);
-    return sleeps_;
-  }
-
- private:
-  std::mutex mutex_;
-  TimePoint now_{hours(1)};
-  std::vector<nanoseconds> sleeps_;
-};
-
-v1::ClaimRequest ARequest() {
-  v1::ClaimRequest request;
-  request.set_scope("payments");
-  request.set_key("order-1");
-  request.set_request_hash(std::string(32, 'h'));
-  return request;
-}
-
-v1::FinalizeRequest AFinalize(std::string body) {
-  v1::FinalizeRequest request;
-  request.set_scope("payments");
-  request.set_key("order-1");
-  request.set_claim_token(NewClaimToken());
-  request.mutable_response()->set_status_code(201);
-  request.mutable_response()->set_body(std::move(body));
-  return request;
-}
-
 // The most that a deadline may seem to be at the other end: gRPC rounds it up
 // to three digits, and the clocks are read one after the other.
 nanoseconds OnTheWire(nanoseconds timeout) {
   return timeout + timeout / 100 + milliseconds(20);
 }
 
-class ClientTest : public testing::Test {
+// Each test once with calls and once with commands of a stream.
+class ClientTest : public testing::TestWithParam<BulkUse> {
  protected:
   std::unique_ptr<Client> ClientOf(const ScriptedServer& server) {
-    return Client::Connect(server.target(), {.environment = time_});
+    return Client::Connect(server.target(),
+                           {.bulk = GetParam(), .environment = time_});
+  }
+  std::unique_ptr<Client> RealTimeClientOf(const ScriptedServer& server,
+                                           ClientOptions options = {}) {
+    options.bulk = GetParam();
+    return Client::Connect(server.target(), options);
   }
 
   const std::shared_ptr<VirtualTime> time_ = std::make_shared<VirtualTime>();
 };
 
-TEST_F(ClientTest, AClaimTokenIsDrawnAndKeptOverRetries) {
+INSTANTIATE_TEST_SUITE_P(AsCalls, ClientTest, testing::Values(BulkUse::kNever));
+INSTANTIATE_TEST_SUITE_P(AsCommands, ClientTest,
+                         testing::Values(BulkUse::kAlways));
+// Commands have no trailers.
+using ClientPushbackTest = ClientTest;
+INSTANTIATE_TEST_SUITE_P(AsCalls, ClientPushbackTest,
+                         testing::Values(BulkUse::kNever));
+
+TEST_P(ClientTest, AClaimTokenIsDrawnAndKeptOverRetries) {
   ScriptedServer server({Lost(), Lost(), Granted()});
-  const auto client = Client::Connect(
-      server.target(), {.retry = {.backoff_initial = milliseconds(1)}});
+  const auto client =
+      RealTimeClientOf(server, {.retry = {.backoff_initial = milliseconds(1)}});
   v1::ClaimRequest request = ARequest();
 
   const auto response = client->Claim(request);
@@ -112,7 +79,7 @@ TEST_F(ClientTest, AClaimTokenIsDrawnAndKeptOverRetries) {
   }
 }
 
-TEST_F(ClientTest, AFailedClaimLeavesItsTokenWithTheCaller) {
+TEST_P(ClientTest, AFailedClaimLeavesItsTokenWithTheCaller) {
   ScriptedServer server(
       {Refused(grpc::StatusCode::INVALID_ARGUMENT, "INVALID_FIELD")});
   v1::ClaimRequest request = ARequest();
@@ -124,9 +91,9 @@ TEST_F(ClientTest, AFailedClaimLeavesItsTokenWithTheCaller) {
   EXPECT_EQ(server->claims()[0].claim_token(), request.claim_token());
 }
 
-TEST_F(ClientTest, TwoClaimsDrawTwoTokens) {
+TEST_P(ClientTest, TwoClaimsDrawTwoTokens) {
   ScriptedServer server({Granted()});
-  const auto client = Client::Connect(server.target());
+  const auto client = RealTimeClientOf(server);
   v1::ClaimRequest first = ARequest();
   v1::ClaimRequest second = ARequest();
 
@@ -136,7 +103,7 @@ TEST_F(ClientTest, TwoClaimsDrawTwoTokens) {
   EXPECT_NE(first.claim_token(), second.claim_token());
 }
 
-TEST_F(ClientTest, ATokenOfTheCallersIsLeftAlone) {
+TEST_P(ClientTest, ATokenOfTheCallersIsLeftAlone) {
   ScriptedServer server({Granted()});
   v1::ClaimRequest request = ARequest();
   const std::string token = NewClaimToken();
@@ -148,7 +115,7 @@ TEST_F(ClientTest, ATokenOfTheCallersIsLeftAlone) {
   EXPECT_EQ(server->claims()[0].claim_token(), token);
 }
 
-TEST_F(ClientTest, ARenewalIsNotGivenAToken) {
+TEST_P(ClientTest, ARenewalIsNotGivenAToken) {
   ScriptedServer server({Granted()});
   v1::ClaimRequest request = ARequest();
   request.set_renew_fencing_token(7);
@@ -158,7 +125,7 @@ TEST_F(ClientTest, ARenewalIsNotGivenAToken) {
   EXPECT_THAT(server->claims()[0].claim_token(), IsEmpty());
 }
 
-TEST_F(ClientTest, APushbackIsObeyedToTheMillisecond) {
+TEST_P(ClientPushbackTest, APushbackIsObeyedToTheMillisecond) {
   ScriptedServer server({Busy("123"), Busy("0"), Busy("456"), Granted()});
   v1::ClaimRequest request = ARequest();
 
@@ -168,7 +135,7 @@ TEST_F(ClientTest, APushbackIsObeyedToTheMillisecond) {
                                            milliseconds(456)));
 }
 
-TEST_F(ClientTest, ANegativePushbackEndsTheCall) {
+TEST_P(ClientPushbackTest, ANegativePushbackEndsTheCall) {
   ScriptedServer server({Busy("-1"), Granted()});
   v1::ClaimRequest request = ARequest();
 
@@ -180,7 +147,7 @@ TEST_F(ClientTest, ANegativePushbackEndsTheCall) {
   EXPECT_THAT(time_->sleeps(), IsEmpty());
 }
 
-TEST_F(ClientTest, WithoutPushbackRetryInfoIsTheLeastWait) {
+TEST_P(ClientTest, WithoutPushbackRetryInfoIsTheLeastWait) {
   google::rpc::RetryInfo info;
   info.mutable_retry_delay()->set_seconds(1);
   ScriptedServer server(
@@ -192,7 +159,7 @@ TEST_F(ClientTest, WithoutPushbackRetryInfoIsTheLeastWait) {
   EXPECT_THAT(time_->sleeps(), ElementsAre(milliseconds(1025)));
 }
 
-TEST_F(ClientTest, WithoutAnyHintTheBackoffGrowsAndAttemptsAreBounded) {
+TEST_P(ClientTest, WithoutAnyHintTheBackoffGrowsAndAttemptsAreBounded) {
   ScriptedServer server({Busy()});
   v1::ClaimRequest request = ARequest();
 
@@ -206,7 +173,7 @@ TEST_F(ClientTest, WithoutAnyHintTheBackoffGrowsAndAttemptsAreBounded) {
                           milliseconds(200), milliseconds(400)));
 }
 
-TEST_F(ClientTest, NoOtherCodeIsRetried) {
+TEST_P(ClientTest, NoOtherCodeIsRetried) {
   for (int code = 1; code <= 16; ++code) {
     if (code == grpc::StatusCode::UNAVAILABLE ||
         code == grpc::StatusCode::CANCELLED) {
@@ -225,7 +192,7 @@ TEST_F(ClientTest, NoOtherCodeIsRetried) {
   }
 }
 
-TEST_F(ClientTest, ACallThatAServerCancelledIsSentAgain) {
+TEST_P(ClientTest, ACallThatAServerCancelledIsSentAgain) {
   ScriptedServer server({{.status = grpc::Status::CANCELLED}, Granted()});
   v1::ClaimRequest request = ARequest();
 
@@ -235,7 +202,7 @@ TEST_F(ClientTest, ACallThatAServerCancelledIsSentAgain) {
   EXPECT_THAT(server->claims(), SizeIs(2));
 }
 
-TEST_F(ClientTest, AWaitBeyondTheDeadlineIsNotBegun) {
+TEST_P(ClientPushbackTest, AWaitBeyondTheDeadlineIsNotBegun) {
   ScriptedServer server({Busy("60000"), Granted()});
   v1::ClaimRequest request = ARequest();
 
@@ -247,7 +214,7 @@ TEST_F(ClientTest, AWaitBeyondTheDeadlineIsNotBegun) {
   EXPECT_THAT(time_->sleeps(), IsEmpty());
 }
 
-TEST_F(ClientTest, EveryAttemptHasWhatIsLeftOfOneDeadline) {
+TEST_P(ClientPushbackTest, EveryAttemptHasWhatIsLeftOfOneDeadline) {
   ScriptedServer server({Busy("1000"), Busy("1500"), Fine()});
 
   ASSERT_TRUE(ClientOf(server)->Lookup({}, {.timeout = seconds(4)}).ok());
@@ -262,7 +229,7 @@ TEST_F(ClientTest, EveryAttemptHasWhatIsLeftOfOneDeadline) {
   }
 }
 
-TEST_F(ClientTest, TheDeadlineIsFiveSecondsAndAClaimsWaitOnTop) {
+TEST_P(ClientTest, TheDeadlineIsFiveSecondsAndAClaimsWaitOnTop) {
   ScriptedServer server({Granted()});
   const auto client = ClientOf(server);
   v1::ClaimRequest request = ARequest();
@@ -284,14 +251,14 @@ TEST_F(ClientTest, TheDeadlineIsFiveSecondsAndAClaimsWaitOnTop) {
   }
 }
 
-TEST_F(ClientTest, AnUnansweredWriteSaysThatItsOutcomeIsUnknown) {
+TEST_P(ClientTest, AnUnansweredWriteSaysThatItsOutcomeIsUnknown) {
   const auto until_cancelled = [](grpc::ServerContext* context) {
     while (!context->IsCancelled()) {
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
   ScriptedServer server({{.before = until_cancelled}});
-  const auto client = Client::Connect(server.target());
+  const auto client = RealTimeClientOf(server);
   v1::ClaimRequest request = ARequest();
 
   const auto claim = client->Claim(request, {.timeout = milliseconds(200)});
@@ -306,7 +273,7 @@ TEST_F(ClientTest, AnUnansweredWriteSaysThatItsOutcomeIsUnknown) {
   EXPECT_EQ(ErrorReasonOf(lookup.status()), "");
 }
 
-TEST_F(ClientTest, ALostAnswerStaysUnknownThroughLaterRefusals) {
+TEST_P(ClientPushbackTest, ALostAnswerStaysUnknownThroughLaterRefusals) {
   ScriptedServer server({Lost(), Busy("-1")});
 
   const auto response = ClientOf(server)->Finalize(AFinalize("done"));
@@ -317,7 +284,7 @@ TEST_F(ClientTest, ALostAnswerStaysUnknownThroughLaterRefusals) {
               AllOf(HasSubstr("OVERLOADED"), HasSubstr("attempt 2")));
 }
 
-TEST_F(ClientTest, ARefusalSettlesWhatWasUnknown) {
+TEST_P(ClientTest, ARefusalSettlesWhatWasUnknown) {
   ScriptedServer server({Lost(), Refused(grpc::StatusCode::FAILED_PRECONDITION,
                                          "CLAIM_SUPERSEDED")});
 
@@ -327,7 +294,7 @@ TEST_F(ClientTest, ARefusalSettlesWhatWasUnknown) {
   EXPECT_EQ(ErrorReasonOf(response.status()), "CLAIM_SUPERSEDED");
 }
 
-TEST_F(ClientTest, ATimeoutThatIsNotPositiveSendsNothing) {
+TEST_P(ClientTest, ATimeoutThatIsNotPositiveSendsNothing) {
   ScriptedServer server({Fine()});
   const auto client = ClientOf(server);
   for (const milliseconds timeout :
@@ -338,14 +305,14 @@ TEST_F(ClientTest, ATimeoutThatIsNotPositiveSendsNothing) {
   EXPECT_THAT(server->lookups(), IsEmpty());
 }
 
-TEST_F(ClientTest, AnEndlessTimeoutIsBounded) {
+TEST_P(ClientTest, AnEndlessTimeoutIsBounded) {
   ScriptedServer server({Fine()});
   ASSERT_TRUE(
       ClientOf(server)->Lookup({}, {.timeout = milliseconds::max()}).ok());
   EXPECT_THAT(server->time_left(), Each(testing::Le(OnTheWire(hours(24)))));
 }
 
-TEST_F(ClientTest, AnAnswerWithoutAKnownOutcomeIsUnavailable) {
+TEST_P(ClientTest, AnAnswerWithoutAKnownOutcomeIsUnavailable) {
   ScriptedServer server({Fine()});
   v1::ClaimRequest request = ARequest();
 
@@ -356,7 +323,7 @@ TEST_F(ClientTest, AnAnswerWithoutAKnownOutcomeIsUnavailable) {
   EXPECT_THAT(server->claims(), SizeIs(6));
 }
 
-TEST_F(ClientTest, AnotherReplicaMayKnowTheOutcome) {
+TEST_P(ClientTest, AnotherReplicaMayKnowTheOutcome) {
   ScriptedServer server({Fine(), Granted()});
   v1::ClaimRequest request = ARequest();
 
@@ -366,7 +333,7 @@ TEST_F(ClientTest, AnotherReplicaMayKnowTheOutcome) {
   EXPECT_TRUE(response->has_claimed());
 }
 
-TEST_F(ClientTest, ABodyAtTheLimitIsSentAndOneByteMoreIsOmitted) {
+TEST_P(ClientTest, ABodyAtTheLimitIsSentAndOneByteMoreIsOmitted) {
   ScriptedServer server({Fine()});
   const auto client = ClientOf(server);
   constexpr std::size_t kLimit = std::size_t{1} << 20;
@@ -385,10 +352,9 @@ TEST_F(ClientTest, ABodyAtTheLimitIsSentAndOneByteMoreIsOmitted) {
   EXPECT_EQ(sent[1].claim_token(), too_long.claim_token());
 }
 
-TEST_F(ClientTest, AMessageTooLongForGrpcIsShortenedUntilItFits) {
+TEST_P(ClientTest, AMessageTooLongForGrpcIsShortenedUntilItFits) {
   ScriptedServer server({Fine()});
-  const auto client =
-      Client::Connect(server.target(), {.body_bytes_max = 64u << 20});
+  const auto client = RealTimeClientOf(server, {.body_bytes_max = 64u << 20});
   ASSERT_TRUE(
       client->Finalize(AFinalize(std::string(std::size_t{4} << 20, 'b'))).ok());
   v1::FinalizeRequest long_headers = AFinalize("short");
@@ -405,7 +371,7 @@ TEST_F(ClientTest, AMessageTooLongForGrpcIsShortenedUntilItFits) {
   EXPECT_THAT(sent[1].response().headers(), IsEmpty());
 }
 
-TEST_F(ClientTest, AFinalizeWithoutResponseIsSentAsItIs) {
+TEST_P(ClientTest, AFinalizeWithoutResponseIsSentAsItIs) {
   ScriptedServer server({Fine()});
   v1::FinalizeRequest request;
   request.set_key("k");
@@ -413,7 +379,7 @@ TEST_F(ClientTest, AFinalizeWithoutResponseIsSentAsItIs) {
   EXPECT_FALSE(server->finalizes()[0].has_response());
 }
 
-TEST_F(ClientTest, LookupAndReleaseAreRetriedToo) {
+TEST_P(ClientTest, LookupAndReleaseAreRetriedToo) {
   ScriptedServer server({Lost(), Fine(), Lost(), Fine()});
   const auto client = ClientOf(server);
   v1::LookupRequest lookup;
@@ -430,7 +396,7 @@ TEST_F(ClientTest, LookupAndReleaseAreRetriedToo) {
   EXPECT_THAT(server->releases(), SizeIs(2));
 }
 
-TEST_F(ClientTest, FieldViolationsAreInTheMessageAndDetailsInThePayloads) {
+TEST_P(ClientTest, FieldViolationsAreInTheMessageAndDetailsInThePayloads) {
   google::rpc::BadRequest bad_request;
   auto* violation = bad_request.add_field_violations();
   violation->set_field("scope");
@@ -449,7 +415,7 @@ TEST_F(ClientTest, FieldViolationsAreInTheMessageAndDetailsInThePayloads) {
                   .has_value());
 }
 
-TEST_F(ClientTest, AReasonOfAnotherDomainIsNotTheServices) {
+TEST_P(ClientTest, AReasonOfAnotherDomainIsNotTheServices) {
   google::rpc::ErrorInfo info;
   info.set_domain("proxy.example");
   info.set_reason("CLAIM_SUPERSEDED");
@@ -462,9 +428,9 @@ TEST_F(ClientTest, AReasonOfAnotherDomainIsNotTheServices) {
   EXPECT_EQ(ErrorReasonOf(ClientOf(server)->Lookup({}).status()), "");
 }
 
-TEST_F(ClientTest, AServerThatIsGoneIsUnavailable) {
+TEST_P(ClientTest, AServerThatIsGoneIsUnavailable) {
   auto server = std::make_unique<ScriptedServer>(std::deque<Answer>{Granted()});
-  const auto client = Client::Connect(server->target());
+  const auto client = RealTimeClientOf(*server);
   v1::ClaimRequest request = ARequest();
   ASSERT_TRUE(client->Claim(request).ok());
   server->Stop();
@@ -474,9 +440,9 @@ TEST_F(ClientTest, AServerThatIsGoneIsUnavailable) {
   EXPECT_EQ(response.status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(ClientTest, ManyThreadsShareOneClient) {
+TEST_P(ClientTest, ManyThreadsShareOneClient) {
   ScriptedServer server({Granted()});
-  const auto client = Client::Connect(server.target());
+  const auto client = RealTimeClientOf(server);
   std::atomic<int> claimed = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {

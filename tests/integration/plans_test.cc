@@ -26,6 +26,7 @@ const std::vector<Statement>& TableStatements() {
       statements::InsertAndFinalize(),
       statements::kReadRecords,
       statements::kReadBodies,
+      statements::kFindChanged,
       statements::kReplace,
       statements::kKeepConflicts,
       statements::kCountConflicts,

@@ -4,12 +4,14 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "client/environment.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/client_context.h"
+#include "tests/integration/bulk_call.h"
 
 namespace idempotency {
 namespace {
@@ -103,6 +105,15 @@ std::string RetryProblem(const Details& details, bool unavailable,
   return "";
 }
 
+// Are calls to be sent as commands of Bulk? The CMakeLists.txt runs programs a
+// second time with that setting.
+bool ThroughBulk() {
+  const char* const calls = std::getenv("IDEMPOTENCY_TEST_CALLS");
+  if (calls == nullptr) return false;
+  EXPECT_EQ(std::string(calls), "bulk");
+  return true;
+}
+
 // Sends one call and keeps all that comes back.
 template <typename Request, typename Response>
 Reply<Response> SendOnce(grpc::Status (v1::IdempotencyService::Stub::*method)(
@@ -114,6 +125,12 @@ Reply<Response> SendOnce(grpc::Status (v1::IdempotencyService::Stub::*method)(
     context.set_deadline(std::chrono::system_clock::now() + *timeout);
   }
   Reply<Response> reply;
+  if (ThroughBulk()) {
+    reply.status =
+        CallThroughBulk(replica.stub(), context, request, reply.message);
+    reply.pushback = PushbackIn(reply.status);
+    return reply;
+  }
   reply.status = (replica.stub().*method)(&context, request, &reply.message);
   reply.pushback = PushbackOf(context);
   return reply;
@@ -198,6 +215,15 @@ std::optional<std::string> PushbackOf(const grpc::ClientContext& context) {
   const auto pushback = trailers.find("grpc-retry-pushback-ms");
   if (pushback == trailers.end()) return std::nullopt;
   return std::string(pushback->second.data(), pushback->second.size());
+}
+
+std::optional<std::string> PushbackIn(const grpc::Status& status) {
+  google::rpc::Status packed;
+  packed.ParseFromString(status.error_details());
+  const Details details = Unpack(packed);
+  if (details.retries.empty()) return std::nullopt;
+  return std::to_string(ToNanos(details.retries.front().retry_delay()) /
+                        milliseconds(1));
 }
 
 ClaimReply SendTo(const Replica& replica, const v1::ClaimRequest& request,

@@ -1,5 +1,6 @@
 // What the tests over the wire share: a replica with a database of its own,
-// calls that are sent once, and judgements of what came back.
+// calls that are sent once, unary or through Bulk, and judgements of what came
+// back.
 #ifndef IDEMPOTENCY_TESTS_INTEGRATION_WIRE_FIXTURE_H_
 #define IDEMPOTENCY_TESTS_INTEGRATION_WIRE_FIXTURE_H_
 
@@ -89,7 +90,11 @@ std::string ExpectedDownstreamKey(const std::string& name_space,
 // The trailer grpc-retry-pushback-ms of a call that has ended.
 std::optional<std::string> PushbackOf(const grpc::ClientContext& context);
 
-// Each sends the call once. Without a timeout it has no deadline.
+// The same from the details, for results of Bulk, which have no trailers.
+std::optional<std::string> PushbackIn(const grpc::Status& status);
+
+// Each sends the call once, as a command of Bulk where the environment says
+// IDEMPOTENCY_TEST_CALLS=bulk. Without a timeout it has no deadline.
 using Timeout = std::optional<std::chrono::milliseconds>;
 inline constexpr std::chrono::milliseconds kPatience{10'000};
 ClaimReply SendTo(const Replica& replica, const v1::ClaimRequest& request,

@@ -294,6 +294,23 @@ absl::StatusOr<std::vector<int>> MemoryTable::CountConflicts(
                 });
 }
 
+absl::StatusOr<std::vector<bool>> MemoryTable::FindChanged(
+    Batch<Watched> watched) {
+  using Answers = std::vector<bool>;
+  return Hooked(
+      hook_, MemoryStatement::kFindChanged, [&]() -> absl::StatusOr<Answers> {
+        MutexLock lock(database_.mutex_);
+        Answers changed;
+        for (const Watched* one : watched) {
+          const auto found = database_.records_.find(one->id);
+          changed.push_back(found == database_.records_.end() ||
+                            found->second.version != one->version ||
+                            found->second.lease_expires_at <= database_.now_);
+        }
+        return changed;
+      });
+}
+
 absl::StatusOr<FleetRules> MemoryTable::ReadRules() {
   return Hooked(
       hook_, MemoryStatement::kReadRules,

@@ -84,6 +84,7 @@ enum class MemoryStatement {
   kReplace,
   kKeepConflicts,
   kCountConflicts,
+  kFindChanged,
   kReadRules,
   kSweepRecords,
   kSweepConflicts,
@@ -115,6 +116,8 @@ class MemoryTable final : public RecordTable {
       Batch<Replacement> replacements) override;
   absl::StatusOr<std::vector<bool>> KeepConflicts(
       Batch<Conflict> conflicts) override;
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override;
   absl::StatusOr<std::vector<int>> CountConflicts(Batch<RecordId> ids) override;
   absl::StatusOr<FleetRules> ReadRules() override;
 

@@ -21,8 +21,9 @@ IDEMPOTENCY_DEBIAN13_PACKAGES=(
   debootstrap debian-archive-keyring util-linux git
 )
 
-# What the plots of the benchmark need besides.
-IDEMPOTENCY_BENCHMARK_PACKAGES=(python3-matplotlib)
+# What the benchmark needs besides, for a yardstick and for the plots. Not
+# redis-server, which runs a Redis on the machine; its program is in the tools.
+IDEMPOTENCY_BENCHMARK_PACKAGES=(redis-tools python3-matplotlib)
 
 # What CI needs besides, without npm (see ensure_npm).
 IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14)

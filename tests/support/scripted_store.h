@@ -83,6 +83,10 @@ class YesStore final : public Store {
     }
     return answers;
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    return std::vector<bool>(watched.size());
+  }
   absl::StatusOr<FleetRules> ReadRules() override { return script_.rules; }
 
  private:

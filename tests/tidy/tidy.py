@@ -56,7 +56,8 @@ ARROWS = [
 ] + [
     (f"client/{part}", rf'{GRPC}|"client/(async_)?client\.h',
      "what decides in the client knows no gRPC")
-    for part in ("coordinator", "execution", "executor", "once_", "operation",
+    for part in ("attempt", "bulk_command", "bulk_queue", "coordinator",
+                 "execution", "executor", "left_out", "once_", "operation",
                  "retry", "status.h")
 ]
 # (what, the files that may include it, why); below server/ only. The files

@@ -42,6 +42,7 @@ class CollectorTest : public ::testing::Test {
   Collector collector_{{.metrics = metrics_,
                         .rules = rules_,
                         .queued_calls = [this] { return queued_; },
+                        .waiting_calls = [] { return std::size_t{7}; },
                         .serving = [this] { return serving_; }}};
 };
 
@@ -153,6 +154,7 @@ TEST_F(CollectorTest, BeforeTheRulesAreKnownThereAreNoPolicies) {
   const Collector collector({.metrics = metrics_,
                              .rules = unread,
                              .queued_calls = [] { return std::size_t{0}; },
+                             .waiting_calls = [] { return std::size_t{0}; },
                              .serving = [] { return false; }});
   EXPECT_THAT(prometheus::TextSerializer().Serialize(collector.Collect()),
               Not(HasSubstr("policy=")));

@@ -105,16 +105,17 @@ TEST_P(PlantedBugTest, IsNoticed) {
 
 INSTANTIATE_TEST_SUITE_P(
     Bugs, PlantedBugTest,
-    ::testing::Values(BugCase{PlantedBug::kReplaceIgnoresTheGuard,
-                              "ReplaceIgnoresTheGuard", "S6"},
-                      BugCase{PlantedBug::kFinalizeIgnoresTheOwner,
-                              "FinalizeIgnoresTheOwner", "S7"},
-                      BugCase{PlantedBug::kTakeoverIsNotTold,
-                              "TakeoverIsNotTold", "S16"},
-                      BugCase{PlantedBug::kLostReplyCountsAsUndone,
-                              "LostReplyCountsAsUndone", "S15"},
-                      BugCase{PlantedBug::kSweepDoesNotLookAgain,
-                              "SweepDoesNotLookAgain", "S18"}),
+    ::testing::Values(
+        BugCase{PlantedBug::kReplaceIgnoresTheGuard, "ReplaceIgnoresTheGuard",
+                "S6"},
+        BugCase{PlantedBug::kFinalizeIgnoresTheOwner, "FinalizeIgnoresTheOwner",
+                "S7"},
+        BugCase{PlantedBug::kTakeoverIsNotTold, "TakeoverIsNotTold", "S16"},
+        BugCase{PlantedBug::kLostReplyCountsAsUndone, "LostReplyCountsAsUndone",
+                "S15"},
+        BugCase{PlantedBug::kSweepDoesNotLookAgain, "SweepDoesNotLookAgain",
+                "S18"},
+        BugCase{PlantedBug::kLooksFindNothing, "LooksFindNothing", "S5"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -148,6 +148,13 @@ class EngineWorld::Table final : public RecordTable {
       Batch<RecordId> ids) override {
     return inner_.CountConflicts(ids);
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    if (world_.bug_ == PlantedBug::kLooksFindNothing) {
+      return std::vector<bool>(watched.size());
+    }
+    return inner_.FindChanged(watched);
+  }
   absl::StatusOr<FleetRules> ReadRules() override { return inner_.ReadRules(); }
 
  private:
@@ -234,7 +241,10 @@ void EngineWorld::Step() {
   } else {
     LetALostStatementArrive();
   }
-  if (Below(1000) == 0) replicas_[1].engine->StopAccepting();
+  if (Below(1000) == 0) {
+    replicas_[1].engine->StopAccepting();
+    replicas_[1].draining = true;
+  }
 }
 
 // ---- The callers.
@@ -329,16 +339,29 @@ void EngineWorld::Ask(Command command) {
         clock_.Now() + absl::ToChronoNanoseconds(AnyDuration());
     context.cancelled = [this, gone] { return clock_.Now() >= gone; };
   }
+  const std::size_t replica = Below(replicas_.size());
+  if (std::is_same_v<Command, ClaimCommand> && Chance(50)) {
+    context.wait_until = std::min<SteadyTime>(
+        clock_.Now() + absl::ToChronoNanoseconds(AnyDuration()),
+        context.deadline - limits::kWaitMargin);
+  }
   ++asked_;
   const HistoryChecker::Sent sent = checker_.Send(command);
-  Engine& engine = *replicas_[Below(replicas_.size())].engine;
-  engine.Submit(
+  const SteadyTime wait_until = context.wait_until;
+  replicas_[replica].engine->Submit(
       command, std::move(context),
-      Done<Outcome>([this, sent, command](absl::StatusOr<Outcome> answer) {
+      Done<Outcome>([this, sent, command, replica,
+                     wait_until](absl::StatusOr<Outcome> answer) {
         ++answered_;
-        checker_.Answer(sent, command, answer);
         if constexpr (std::is_same_v<Command, ClaimCommand>) {
-          if (answer.ok()) NoteClaim(command, *answer);
+          checker_.Answer(CheckWait(sent, replicas_[replica], wait_until),
+                          command, answer);
+          if (answer.ok()) {
+            CheckPatience(replicas_[replica], wait_until, *answer);
+            NoteClaim(command, *answer);
+          }
+        } else {
+          checker_.Answer(sent, command, answer);
         }
       }));
 }
@@ -443,23 +466,6 @@ absl::Status EngineWorld::OnStatement(MemoryStatement statement,
   if (luck < 6) return absl::AbortedError("a lock");
   if (luck < 7) return absl::InternalError("a poisoned batch");
   return absl::OkStatus();
-}
-
-void EngineWorld::Finish() {
-  constexpr int kRoundsMax = 2000;
-  calm_ = true;
-  while (!lost_statements_.empty()) LetALostStatementArrive();
-  for (int i = 0; i < kRoundsMax && answered_ < asked_; ++i) {
-    PassTime(absl::Milliseconds(15));
-    for (Replica& replica : replicas_) {
-      for (Lane* lane : replica.lanes) lane->RunBatch();
-    }
-  }
-  violations_ = checker_.violations();
-  if (answered_ != asked_) {
-    violations_.push_back("L3: " + std::to_string(asked_) + " calls, " +
-                          std::to_string(answered_) + " answers");
-  }
 }
 
 }  // namespace idempotency

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ enum class PlantedBug {
   kTakeoverIsNotTold,
   kLostReplyCountsAsUndone,
   kSweepDoesNotLookAgain,
+  kLooksFindNothing,
 };
 
 // A step is one of: a caller asks, a lane runs one batch, time passes, a
@@ -65,6 +67,7 @@ class EngineWorld {
     std::unique_ptr<Engine> engine;
     std::vector<Lane*> lanes;
     std::vector<bool> busy;
+    bool draining = false;
   };
 
   // An execution attempt of some caller.
@@ -92,6 +95,10 @@ class EngineWorld {
   void AskToLookup(Key& key);
   template <typename Command, typename Outcome>
   void Ask(Command command);
+  HistoryChecker::Sent CheckWait(const HistoryChecker::Sent& sent,
+                                 const Replica& replica, SteadyTime wait_until);
+  void CheckPatience(const Replica& replica, SteadyTime wait_until,
+                     const ClaimOutcome& outcome);
   void NoteClaim(const ClaimCommand& command, const ClaimOutcome& outcome);
   Attempt& AnyAttempt(Key& key);
   Attempt& NewAttempt(Key& key);
@@ -120,6 +127,8 @@ class EngineWorld {
   int answered_ = 0;
   int depth_ = 0;
   bool calm_ = false;  // no trouble, nothing in between
+  std::optional<SteadyTime> finishing_since_;
+  std::vector<std::string> waits_violations_;
   std::vector<std::string> violations_;
 };
 

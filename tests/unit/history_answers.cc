@@ -88,6 +88,15 @@ HistoryChecker::Sent HistoryChecker::Send(const ReleaseCommand& release) {
   return Begin(release.id);
 }
 
+HistoryChecker::Sent HistoryChecker::NotBefore(Sent sent,
+                                               absl::Time time) const {
+  while (sent.moment + 1 < moments_.size() &&
+         moments_[sent.moment].now < time) {
+    ++sent.moment;
+  }
+  return sent;
+}
+
 void HistoryChecker::Explain(const Sent& sent, const RecordId& id,
                              const std::string& promise,
                              const std::string& answer, const Fits& fits) {

@@ -50,6 +50,9 @@ class HistoryChecker {
   Sent Send(const LookupCommand& lookup);
   Sent Send(const ReleaseCommand& release);
 
+  // The same call, as if sent at `time` if it was sent before.
+  Sent NotBefore(Sent sent, absl::Time time) const;
+
   // Its answer.
   void Answer(const Sent& sent, const ClaimCommand& claim,
               const absl::StatusOr<ClaimOutcome>& answer);

@@ -201,6 +201,9 @@ TEST_F(LaneTest, NothingIsGrantedBeforeTheRulesAreKnown) {
         Batch<ReleaseCommand>) override {
       return {};
     }
+    absl::StatusOr<std::vector<bool>> FindChanged(Batch<Watched>) override {
+      return absl::UnavailableError("connection refused");
+    }
     absl::StatusOr<FleetRules> ReadRules() override {
       return absl::UnavailableError("connection refused");
     }

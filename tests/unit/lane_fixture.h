@@ -85,6 +85,10 @@ class ScriptedStore final : public Store {
     Arrived(releases);
     return std::vector<absl::StatusOr<ReleaseOutcome>>(releases.size());
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    return std::vector<bool>(watched.size());
+  }
   absl::StatusOr<FleetRules> ReadRules() override {
     ++script_.rules_read;
     return script_.rules;

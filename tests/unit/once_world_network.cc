@@ -18,7 +18,8 @@ constexpr std::chrono::milliseconds kPollPause{50};
 constexpr std::size_t kBodyBytesMax = std::size_t{1} << 20;
 
 absl::Status AsTheClientSeesIt(const absl::Status& status) {
-  return status.ok() ? status : ToAbslStatus(ToErrorReply(status, 0.5).status);
+  return status.ok() ? status
+                     : ToAbslStatus(ToErrorReply(status, 0.5).status());
 }
 
 }  // namespace

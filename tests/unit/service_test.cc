@@ -1,26 +1,23 @@
-// The service over a real engine and a store that the test scripts, without a
-// gRPC server: what reaches the engine, and what becomes of its answers.
+// The unary calls without a gRPC server: what reaches the engine, and what
+// becomes of its answers.
 #include "server/rpc/service.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/test/default_reactor_test_peer.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
-#include <memory>
+#include <list>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "server/core/digest.h"
 #include "server/core/errors.h"
-#include "tests/support/manual_clock.h"
-#include "tests/support/memory_log.h"
-#include "tests/support/scripted_store.h"
+#include "tests/unit/grpc_sides.h"
+#include "tests/unit/service_fixture.h"
 
 namespace idempotency {
 namespace {
@@ -32,60 +29,28 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-const Uuid kNamespace = *ParseUuid("6ba7b810-9dad-11d1-80b4-00c04fd430c8");
-constexpr char kToken[] = "0f8fad5b-d9cb-469f-a165-70867728950e";
-
 // One call, as gRPC would make it.
 template <typename Request, typename Response>
 struct TestCall {
   Request request{};
   Response response{};
   grpc::CallbackServerContext context{};
-  std::atomic<int> finished{0};
-  grpc::Status status{};
-  grpc::testing::DefaultReactorTestPeer peer{&context,
-                                             [this](grpc::Status given) {
-                                               status = std::move(given);
-                                               ++finished;
-                                             }};
+  UnarySide grpc{};
+
+  bool done() const { return grpc.done(); }
+  const grpc::Status& status() const { return grpc.status(); }
 };
 using ClaimTestCall = TestCall<v1::ClaimRequest, v1::ClaimResponse>;
 using FinalizeTestCall = TestCall<v1::FinalizeRequest, v1::FinalizeResponse>;
 using LookupTestCall = TestCall<v1::LookupRequest, v1::LookupResponse>;
 using ReleaseTestCall = TestCall<v1::ReleaseRequest, v1::ReleaseResponse>;
 
-void SetClaim(const std::string& key, v1::ClaimRequest& request) {
-  request.set_scope("payments");
-  request.set_key(key);
-  request.set_request_hash(std::string(32, 'h'));
-  request.set_claim_token(kToken);
-}
-
-class ServiceTest : public ::testing::Test {
+class ServiceTest : public ServiceFixture {
  protected:
-  ServiceTest() {
-    script_.rules = OnePolicy(kNamespace);
-    std::vector<std::unique_ptr<Store>> stores;
-    stores.push_back(std::make_unique<YesStore>(script_));
-    engine_ = std::make_unique<Engine>(LaneOptions{}, clock_, rules_, metrics_,
-                                       log_, std::move(stores),
-                                       std::make_unique<YesStore>(script_));
-    Restart({});
-  }
-
-  void Restart(const ServiceOptions& options) {
-    service_ = std::make_unique<Service>(
-        options, ServiceParts{.engine = *engine_,
-                              .rules = rules_,
-                              .clock = clock_,
-                              .log = log_,
-                              .metrics = metrics_,
-                              .random = [] { return 0.5; }});
-  }
-
   void Claim(ClaimTestCall& call, const std::string& key = "k") {
     SetClaim(key, call.request);
-    service_->Claim(&call.context, &call.request, &call.response);
+    call.grpc.Bind(
+        service_->Claim(&call.context, &call.request, &call.response));
   }
   void Finalize(FinalizeTestCall& call) {
     call.request.set_scope("payments");
@@ -93,12 +58,14 @@ class ServiceTest : public ::testing::Test {
     call.request.set_claim_token(kToken);
     call.request.mutable_response()->set_status_code(201);
     call.request.mutable_response()->set_body("paid");
-    service_->Finalize(&call.context, &call.request, &call.response);
+    call.grpc.Bind(
+        service_->Finalize(&call.context, &call.request, &call.response));
   }
   void Lookup(LookupTestCall& call) {
     call.request.set_scope("payments");
     call.request.set_key("k");
-    service_->Lookup(&call.context, &call.request, &call.response);
+    call.grpc.Bind(
+        service_->Lookup(&call.context, &call.request, &call.response));
   }
   void Release(ReleaseTestCall& call) {
     call.request.set_scope("payments");
@@ -106,29 +73,18 @@ class ServiceTest : public ::testing::Test {
     call.request.set_claim_token(kToken);
     call.request.set_disposition(
         v1::ReleaseRequest::DISPOSITION_NEVER_EXECUTED);
-    service_->Release(&call.context, &call.request, &call.response);
+    call.grpc.Bind(
+        service_->Release(&call.context, &call.request, &call.response));
   }
-
-  void RunLanes() {
-    for (Lane* lane : engine_->lanes()) lane->RunBatch();
-  }
-
-  StoreScript script_;
-  ManualClock clock_;
-  FleetRulesCache rules_;
-  Metrics metrics_;
-  MemoryLog log_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Service> service_;
 };
 
 TEST_F(ServiceTest, ClaimIsAnsweredWhenTheLaneHasRunAndNotBefore) {
   ClaimTestCall call;
   Claim(call);
-  EXPECT_EQ(call.finished, 0);
+  EXPECT_FALSE(call.done());
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_TRUE(call.status.ok()) << call.status.error_message();
+  ASSERT_TRUE(call.done());
+  EXPECT_TRUE(call.status().ok()) << call.status().error_message();
   EXPECT_EQ(call.response.claimed().attempt(), 1);
   EXPECT_EQ(call.response.claimed().lease().seconds(), 30);
 }
@@ -138,7 +94,7 @@ TEST_F(ServiceTest, DownstreamKeyComesFromTheDatabasesNamespace) {
   Claim(call);
   RunLanes();
   EXPECT_EQ(call.response.claimed().downstream_key(),
-            DownstreamKey(kNamespace, {.scope = "payments", .key = "k"}, 0));
+            DownstreamKey(namespace_, {.scope = "payments", .key = "k"}, 0));
 }
 
 TEST_F(ServiceTest, DownstreamKeyComesFromTheSettingWhereThereIsOne) {
@@ -155,8 +111,8 @@ TEST_F(ServiceTest, FinalizeIsCarriedOutAndAnswered) {
   FinalizeTestCall call;
   Finalize(call);
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_TRUE(call.status.ok());
+  ASSERT_TRUE(call.done());
+  EXPECT_TRUE(call.status().ok());
   EXPECT_EQ(call.response.result(), v1::FinalizeResponse::RESULT_RECORDED);
   ASSERT_THAT(script_.finalizes, SizeIs(1));
   EXPECT_EQ(script_.finalizes[0].response.body, "paid");
@@ -178,20 +134,20 @@ TEST_F(ServiceTest, LookupIsAnswered) {
   LookupTestCall call;
   Lookup(call);
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_TRUE(call.status.ok());
+  ASSERT_TRUE(call.done());
+  EXPECT_TRUE(call.status().ok());
   EXPECT_EQ(call.response.record().attempt(), 7);
   EXPECT_EQ(call.response.record().state(), v1::Record::STATE_IN_PROGRESS);
   EXPECT_EQ(call.response.record().downstream_key(),
-            DownstreamKey(kNamespace, {.scope = "payments", .key = "k"}, 2));
+            DownstreamKey(namespace_, {.scope = "payments", .key = "k"}, 2));
 }
 
 TEST_F(ServiceTest, ReleaseIsCarriedOutAndAnswered) {
   ReleaseTestCall call;
   Release(call);
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_TRUE(call.status.ok());
+  ASSERT_TRUE(call.done());
+  EXPECT_TRUE(call.status().ok());
   EXPECT_TRUE(call.response.released());
   ASSERT_THAT(script_.releases, SizeIs(1));
   EXPECT_EQ(script_.releases[0].disposition, Disposition::kNeverExecuted);
@@ -199,15 +155,19 @@ TEST_F(ServiceTest, ReleaseIsCarriedOutAndAnswered) {
 
 TEST_F(ServiceTest, BadInputIsRefusedAtOnceAndReachesNoLane) {
   ClaimTestCall claim;
-  service_->Claim(&claim.context, &claim.request, &claim.response);
+  claim.grpc.Bind(
+      service_->Claim(&claim.context, &claim.request, &claim.response));
   FinalizeTestCall finalize;
-  service_->Finalize(&finalize.context, &finalize.request, &finalize.response);
+  finalize.grpc.Bind(service_->Finalize(&finalize.context, &finalize.request,
+                                        &finalize.response));
   LookupTestCall lookup;
-  service_->Lookup(&lookup.context, &lookup.request, &lookup.response);
+  lookup.grpc.Bind(
+      service_->Lookup(&lookup.context, &lookup.request, &lookup.response));
   ReleaseTestCall release;
-  service_->Release(&release.context, &release.request, &release.response);
+  release.grpc.Bind(
+      service_->Release(&release.context, &release.request, &release.response));
   for (const grpc::Status& status :
-       {claim.status, finalize.status, lookup.status, release.status}) {
+       {claim.status(), finalize.status(), lookup.status(), release.status()}) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("scope"));
   }
@@ -221,12 +181,12 @@ TEST_F(ServiceTest, DecisionsOfTheEngineKeepTheirReason) {
   FinalizeTestCall call;
   Finalize(call);
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_EQ(call.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(call.status.error_message(), "too late");
+  ASSERT_TRUE(call.done());
+  EXPECT_EQ(call.status().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(call.status().error_message(), "too late");
   google::rpc::Status details;
   google::rpc::ErrorInfo info;
-  ASSERT_TRUE(details.ParseFromString(call.status.error_details()));
+  ASSERT_TRUE(details.ParseFromString(call.status().error_details()));
   ASSERT_EQ(details.details_size(), 1);
   ASSERT_TRUE(details.details(0).UnpackTo(&info));
   EXPECT_EQ(info.reason(), "CLAIM_SUPERSEDED");
@@ -238,10 +198,10 @@ TEST_F(ServiceTest, WhatIsBrokenIsToldToTheLogAndNotToTheCaller) {
   ReleaseTestCall call;
   Release(call);
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_EQ(call.status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_THAT(call.status.error_message(), Not(HasSubstr("SECRET")));
-  EXPECT_THAT(call.status.error_details(), Not(HasSubstr("SECRET")));
+  ASSERT_TRUE(call.done());
+  EXPECT_EQ(call.status().error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(call.status().error_message(), Not(HasSubstr("SECRET")));
+  EXPECT_THAT(call.status().error_details(), Not(HasSubstr("SECRET")));
   ASSERT_THAT(log_.lines(), Not(IsEmpty()));
   EXPECT_THAT(log_.lines().front(), HasSubstr("SECRET"));
 }
@@ -252,8 +212,8 @@ TEST_F(ServiceTest, CorruptRecordIsDataLossAndToldToTheLog) {
   LookupTestCall call;
   Lookup(call);
   RunLanes();
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_EQ(call.status.error_code(), grpc::StatusCode::DATA_LOSS);
+  ASSERT_TRUE(call.done());
+  EXPECT_EQ(call.status().error_code(), grpc::StatusCode::DATA_LOSS);
   EXPECT_THAT(log_.lines(), SizeIs(1));
 }
 
@@ -266,8 +226,8 @@ TEST_F(ServiceTest, CallWithoutDeadlineIsGivenUpAfterTheSetting) {
   Claim(in_time, "in-time");
   clock_.Advance(seconds(10) - milliseconds(1));
   RunLanes();
-  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(in_time.status.ok());
+  EXPECT_EQ(late.status().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(in_time.status().ok());
   EXPECT_EQ(script_.items, 1) << "the late one must not reach the store";
 }
 
@@ -278,22 +238,55 @@ TEST_F(ServiceTest, WaitIsAddedToTheTimeACallMayTake) {
   Claim(waiting);
   clock_.Advance(seconds(70) - milliseconds(1));
   RunLanes();
-  EXPECT_TRUE(waiting.status.ok()) << waiting.status.error_message();
+  EXPECT_TRUE(waiting.status().ok()) << waiting.status().error_message();
 
   ClaimTestCall late;
   late.request.mutable_wait()->set_seconds(3600);
   Claim(late);
   clock_.Advance(seconds(70));
   RunLanes();
-  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(late.status().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(ServiceTest, RecordedResponsesNobodyReadsAreHeldWithinTheBudget) {
+  Restart({.reply_bytes_max = 16 << 20});
+  Record(std::string(1 << 20, 'b'));
+  // Each counts twice: as the message, and as gRPC keeps it to send.
+  std::list<LookupTestCall> unread(9);
+  for (LookupTestCall& call : unread) {
+    call.grpc.HoldBack();
+    Lookup(call);
+  }
+  RunLanesDry();
+  int answered = 0;
+  for (LookupTestCall& call : unread) {
+    ASSERT_TRUE(call.grpc.finished());
+    if (call.status().ok()) ++answered;
+  }
+  EXPECT_EQ(answered, 8);
+  EXPECT_EQ(unread.back().status().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(metrics_.Of(CallKind::kLookup).refused[Reason::kOverloaded], 1u);
+
+  // What shows no response needs no room.
+  ClaimTestCall claim;
+  Claim(claim);
+  RunLanes();
+  EXPECT_TRUE(claim.status().ok());
+
+  for (LookupTestCall& call : unread) call.grpc.Send();
+  EXPECT_EQ(metrics_.reply_bytes, 0u);
+  LookupTestCall again;
+  Lookup(again);
+  RunLanes();
+  EXPECT_TRUE(again.status().ok());
 }
 
 TEST_F(ServiceTest, DrainingEngineRefusesAtOnce) {
   engine_->StopAccepting();
   ClaimTestCall call;
   Claim(call);
-  ASSERT_EQ(call.finished, 1);
-  EXPECT_EQ(call.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  ASSERT_TRUE(call.done());
+  EXPECT_EQ(call.status().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 // Gives the thread sanitizer the threads that a server has: gRPC's, which
@@ -315,9 +308,8 @@ TEST_F(ServiceTest, ManyThreadsAreEachAnsweredOnce) {
       for (int i = 0; i < kCalls; ++i) {
         ClaimTestCall call;
         Claim(call, std::to_string(thread) + "-" + std::to_string(i));
-        // Later than `finished`: gRPC's test peer is done with the call.
-        while (!call.peer.test_status_set()) std::this_thread::yield();
-        if (call.finished == 1 && call.response.has_claimed()) ++granted;
+        while (!call.done()) std::this_thread::yield();
+        if (call.status().ok() && call.response.has_claimed()) ++granted;
       }
     });
   }
@@ -326,20 +318,6 @@ TEST_F(ServiceTest, ManyThreadsAreEachAnsweredOnce) {
   for (std::thread& lane : lanes) lane.join();
   EXPECT_EQ(granted, kThreads * kCalls);
   EXPECT_EQ(script_.items, kThreads * kCalls);
-}
-
-TEST(AnswerBy, IsTheCallersDeadlineOrTheLongestTime) {
-  using std::chrono::system_clock;
-  const system_clock::time_point now{std::chrono::hours(480'000)};
-  const SteadyTime steady{std::chrono::hours(5)};
-  EXPECT_EQ(AnswerBy(now + seconds(3), now, steady, seconds(30)),
-            steady + seconds(3));
-  EXPECT_EQ(AnswerBy(now + seconds(31), now, steady, seconds(30)),
-            steady + seconds(30));
-  EXPECT_EQ(AnswerBy(system_clock::time_point::max(), now, steady, seconds(30)),
-            steady + seconds(30));
-  EXPECT_EQ(AnswerBy(now - seconds(1), now, steady, seconds(30)),
-            steady - seconds(1));
 }
 
 }  // namespace

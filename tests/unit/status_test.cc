@@ -48,10 +48,10 @@ TEST(ToErrorReply, GivesEveryReasonItsCodeNameAndDomain) {
     const auto reason = static_cast<Reason>(i);
     const ErrorReply reply =
         ToErrorReply(MakeError(reason, "what to do"), kMiddle);
-    EXPECT_EQ(static_cast<int>(reply.status.error_code()),
+    EXPECT_EQ(static_cast<int>(reply.status().error_code()),
               static_cast<int>(CodeOf(reason)));
-    EXPECT_EQ(reply.status.error_message(), "what to do");
-    const auto info = DetailOf<google::rpc::ErrorInfo>(reply.status);
+    EXPECT_EQ(reply.status().error_message(), "what to do");
+    const auto info = DetailOf<google::rpc::ErrorInfo>(reply.status());
     ASSERT_TRUE(info.has_value());
     EXPECT_EQ(info->reason(), std::string(ReasonName(reason)));
     EXPECT_EQ(info->domain(), "idempotency.v1");
@@ -61,8 +61,8 @@ TEST(ToErrorReply, GivesEveryReasonItsCodeNameAndDomain) {
 TEST(ToErrorReply, SaysTheSameInTheDetailsAsInTheStatus) {
   const ErrorReply reply =
       ToErrorReply(MakeError(Reason::kClaimSuperseded, "too late"), kMiddle);
-  const google::rpc::Status details = DetailsOf(reply.status);
-  EXPECT_EQ(details.code(), reply.status.error_code());
+  const google::rpc::Status details = DetailsOf(reply.status());
+  EXPECT_EQ(details.code(), reply.status().error_code());
   EXPECT_EQ(details.message(), "too late");
   EXPECT_EQ(details.details_size(), 1);
 }
@@ -70,10 +70,10 @@ TEST(ToErrorReply, SaysTheSameInTheDetailsAsInTheStatus) {
 TEST(ToErrorReply, NamesTheBadField) {
   const ErrorReply reply = ToErrorReply(
       InvalidField("response.status_code", "want 0 to 999"), kMiddle);
-  EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(reply.status.error_message(),
+  EXPECT_EQ(reply.status().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(reply.status().error_message(),
             "response.status_code: want 0 to 999");
-  const auto bad = DetailOf<google::rpc::BadRequest>(reply.status);
+  const auto bad = DetailOf<google::rpc::BadRequest>(reply.status());
   ASSERT_TRUE(bad.has_value());
   ASSERT_EQ(bad->field_violations_size(), 1);
   EXPECT_EQ(bad->field_violations(0).field(), "response.status_code");
@@ -83,7 +83,7 @@ TEST(ToErrorReply, NamesTheBadField) {
 TEST(ToErrorReply, NamesNoFieldWhereNoneIsToBlame) {
   const ErrorReply reply =
       ToErrorReply(MakeError(Reason::kClaimReleased, "x"), kMiddle);
-  EXPECT_FALSE(DetailOf<google::rpc::BadRequest>(reply.status).has_value());
+  EXPECT_FALSE(DetailOf<google::rpc::BadRequest>(reply.status()).has_value());
 }
 
 TEST(ToErrorReply, TellsOnlyUnavailableCallersWhenToComeBack) {
@@ -92,7 +92,7 @@ TEST(ToErrorReply, TellsOnlyUnavailableCallersWhenToComeBack) {
     const ErrorReply reply = ToErrorReply(MakeError(reason, "x"), kMiddle);
     const bool unavailable = CodeOf(reason) == absl::StatusCode::kUnavailable;
     EXPECT_EQ(reply.pushback.has_value(), unavailable) << ReasonName(reason);
-    EXPECT_EQ(DetailOf<google::rpc::RetryInfo>(reply.status).has_value(),
+    EXPECT_EQ(DetailOf<google::rpc::RetryInfo>(reply.status()).has_value(),
               unavailable)
         << ReasonName(reason);
   }
@@ -102,7 +102,7 @@ TEST(ToErrorReply, SaysTheSameTimeInTrailerAndDetails) {
   for (const double random : {0.0, 0.3, 0.999}) {
     const ErrorReply reply =
         ToErrorReply(MakeError(Reason::kOverloaded, "x"), random);
-    const auto info = DetailOf<google::rpc::RetryInfo>(reply.status);
+    const auto info = DetailOf<google::rpc::RetryInfo>(reply.status());
     ASSERT_TRUE(info.has_value());
     EXPECT_EQ(std::chrono::seconds(info->retry_delay().seconds()) +
                   std::chrono::nanoseconds(info->retry_delay().nanos()),
@@ -157,11 +157,11 @@ TEST(ToErrorReply, NeverShowsAMessageThatNobodyWroteForCallers) {
   };
   for (const Row& row : rows) {
     const ErrorReply reply = ToErrorReply(row.error, kMiddle);
-    EXPECT_EQ(reply.status.error_code(), row.code);
-    EXPECT_NE(reply.status.error_message(), "");
-    EXPECT_THAT(reply.status.error_message(), Not(HasSubstr("SECRET")));
-    EXPECT_THAT(reply.status.error_details(), Not(HasSubstr("SECRET")));
-    EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(reply.status)->reason(),
+    EXPECT_EQ(reply.status().error_code(), row.code);
+    EXPECT_NE(reply.status().error_message(), "");
+    EXPECT_THAT(reply.status().error_message(), Not(HasSubstr("SECRET")));
+    EXPECT_THAT(reply.status().error_details(), Not(HasSubstr("SECRET")));
+    EXPECT_EQ(DetailOf<google::rpc::ErrorInfo>(reply.status())->reason(),
               row.reason);
   }
 }
@@ -169,8 +169,8 @@ TEST(ToErrorReply, NeverShowsAMessageThatNobodyWroteForCallers) {
 TEST(ToErrorReply, GivesACallerThatWentAwayABareCancelled) {
   const ErrorReply reply =
       ToErrorReply(absl::CancelledError("SECRET"), kMiddle);
-  EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_EQ(reply.status.error_message(), "");
+  EXPECT_EQ(reply.status().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(reply.status().error_message(), "");
   EXPECT_FALSE(reply.pushback.has_value());
 }
 

@@ -334,6 +334,27 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::KeepConflicts(
   return kept;
 }
 
+absl::StatusOr<std::vector<bool>> PgRecordTable::FindChanged(
+    Batch<Watched> watched) {
+  std::vector<bool> changed(watched.size());
+  if (watched.empty()) return changed;
+  BatchWriter out;
+  for (const Watched* one : watched) {
+    out.Text(one->id.scope);
+    out.Text(one->id.key);
+    out.Int8(one->version);
+    out.EndRow();
+  }
+  const absl::Status status = RunForItems(connection_, statements::kFindChanged,
+                                          std::move(out).Finish(), watched,
+                                          [&](std::size_t item, PgRow&) {
+                                            changed[item] = true;
+                                            return true;
+                                          });
+  if (!status.ok()) return status;
+  return changed;
+}
+
 absl::StatusOr<std::vector<int>> PgRecordTable::CountConflicts(
     Batch<RecordId> ids) {
   std::vector<int> counts(ids.size());

@@ -35,6 +35,8 @@ class PgRecordTable final : public RecordTable {
       Batch<Replacement> replacements) override;
   absl::StatusOr<std::vector<bool>> KeepConflicts(
       Batch<Conflict> conflicts) override;
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override;
   absl::StatusOr<std::vector<int>> CountConflicts(Batch<RecordId> ids) override;
   absl::StatusOr<FleetRules> ReadRules() override;
 

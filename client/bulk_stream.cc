@@ -1,0 +1,330 @@
+#include "client/bulk_stream.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/bulk_command.h"
+#include "client/status.h"
+
+namespace idempotency::internal {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr char kDraining[] = "DRAINING";
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr std::chrono::minutes kNoUsePause{1};
+// So many answers' calls are kept together before they are sent.
+constexpr std::size_t kHeldBackMax = 256;
+
+// The stream whose answers this thread is handing out: what is called in them
+// is sent together afterwards.
+thread_local const BulkStream* handing_out = nullptr;
+
+// Deadlines on a stream go by the real clock, as those of gRPC's calls do.
+ClientEnvironment& Real() {
+  static ClientEnvironment& environment = *SystemEnvironment();
+  return environment;
+}
+
+void SetDuration(nanoseconds value, google::protobuf::Duration* duration) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(value);
+  duration->set_seconds(seconds.count());
+  duration->set_nanos(static_cast<std::int32_t>((value - seconds).count()));
+}
+
+// Of the end, a lost answer has only the time that the server asks for.
+absl::Status LostWith(const absl::Status& end) {
+  absl::Status lost = absl::UnavailableError(
+      absl::StrCat("the stream of commands ended before the answer: ",
+                   absl::StatusCodeToString(end.code()),
+                   end.message().empty() ? "" : ", ", end.message()));
+  const auto retry_info = end.GetPayload(kRetryInfoUrl);
+  if (retry_info.has_value()) lost.SetPayload(kRetryInfoUrl, *retry_info);
+  return lost;
+}
+
+// What a server says, or a proxy, that will say the same next time.
+bool Refuses(const absl::Status& end) {
+  return !end.ok() && !absl::IsUnavailable(end) && !absl::IsCancelled(end);
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------- BulkStream
+
+void BulkStream::Open(v1::IdempotencyService::StubInterface& stub) {
+  grpc::ClientContext* context;
+  {
+    MutexLock lock(mutex_);
+    self_ = shared_from_this();
+    context = &context_.emplace();
+  }
+  stub.async()->Bulk(context, this);
+  // Until a read fails: writes begin outside of the reactions.
+  AddHold();
+  StartRead(&response_);
+  StartCall();
+}
+
+bool BulkStream::Enqueue(std::shared_ptr<BulkCommand> command,
+                         std::size_t request_bytes, nanoseconds timeout) {
+  MutexLock lock(mutex_);
+  if (closed_ || queue_.full()) return false;
+  queue_.Add(std::move(command), request_bytes, Real().Now() + timeout);
+  SetTimer();
+  return true;
+}
+
+void BulkStream::Flush() {
+  if (handing_out == this) {
+    MutexLock lock(mutex_);
+    if (queue_.waiting() < kHeldBackMax) return;
+  }
+  Perform(NextStep());
+}
+
+bool BulkStream::open() const {
+  MutexLock lock(mutex_);
+  return !closed_;
+}
+
+void BulkStream::Retire() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+  }
+  Perform(NextStep());
+}
+
+void BulkStream::CancelCommands() {
+  MutexLock lock(mutex_);
+  queue_.CancelAll();
+  SetTimer();
+}
+
+void BulkStream::Cancel() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  if (context_.has_value()) context_->TryCancel();
+}
+
+BulkStream::Step BulkStream::NextStep() {
+  MutexLock lock(mutex_);
+  if (over_ || writing_) return Step::kNone;
+  outgoing_ = queue_.TakeMessage(Real().Now());
+  const bool write = !outgoing_.empty();
+  if (!write && !(closed_ && queue_.empty())) return Step::kNone;
+  writing_ = true;
+  AddHold();
+  return write ? Step::kWrite : Step::kHalfClose;
+}
+
+void BulkStream::Perform(Step step) {
+  if (step == Step::kNone) return;
+  if (step == Step::kWrite) {
+    FillMessage();
+    StartWrite(&request_);
+  } else {
+    StartWritesDone();
+  }
+  RemoveHold();
+}
+
+void BulkStream::FillMessage() {
+  for (const BulkQueue::Outgoing& each : outgoing_) {
+    v1::Command& command = *request_.add_commands();
+    command.set_id(each.id);
+    SetDuration(each.timeout, command.mutable_timeout());
+    each.command->Lend(command);
+  }
+}
+
+void BulkStream::TakeRequestsBack() {
+  for (v1::Command& command : *request_.mutable_commands()) {
+    TakeRequestOut(command);
+  }
+  request_.Clear();
+  outgoing_.clear();
+}
+
+void BulkStream::OnWriteDone(bool ok) {
+  TakeRequestsBack();
+  {
+    MutexLock lock(mutex_);
+    writing_ = false;
+    // The read fails too, and then the stream is over.
+    if (!ok) closed_ = over_ = true;
+  }
+  Perform(NextStep());
+}
+
+// Half-closed: nothing is written any more, so `writing_` stays.
+void BulkStream::OnWritesDoneDone(bool) {}
+
+void BulkStream::OnReadDone(bool ok) {
+  if (!ok) {
+    {
+      MutexLock lock(mutex_);
+      closed_ = over_ = true;
+    }
+    RemoveHold();
+    return;
+  }
+  v1::BulkResponse response;
+  response.Swap(&response_);
+  std::vector<std::pair<std::shared_ptr<BulkCommand>, v1::Result*>> answered;
+  answered.reserve(static_cast<std::size_t>(response.results_size()));
+  {
+    MutexLock lock(mutex_);
+    for (v1::Result& result : *response.mutable_results()) {
+      auto command = queue_.TakeAnswered(result.id());
+      if (command == nullptr) continue;
+      answered.emplace_back(std::move(command), &result);
+    }
+  }
+  // Before the answers are handed out: one that takes long holds up no other.
+  StartRead(&response_);
+  handing_out = this;
+  for (const auto& [command, result] : answered) command->OnResult(*result);
+  handing_out = nullptr;
+  Perform(NextStep());
+}
+
+void BulkStream::SetTimer() {
+  const auto due_at = queue_.due_at();
+  if (!due_at.has_value() || (timer_at_.has_value() && *timer_at_ <= *due_at)) {
+    return;
+  }
+  timer_at_ = due_at;
+  const auto left = std::max<nanoseconds>(
+      *due_at - std::min(*due_at, Real().Now()), nanoseconds(0));
+  timer_ = Real().RunAfter(left, [weak = weak_from_this()] {
+    const std::shared_ptr<BulkStream> self = weak.lock();
+    if (self != nullptr) self->TimePassed();
+  });
+}
+
+void BulkStream::TimePassed() {
+  std::vector<BulkQueue::Unanswered> due;
+  {
+    MutexLock lock(mutex_);
+    timer_at_.reset();
+    due = queue_.TakeDue(Real().Now());
+    SetTimer();
+    // What else is on it is better off on another, perhaps to another server.
+    if (queue_.stands_still()) {
+      closed_ = true;
+      if (context_.has_value()) context_->TryCancel();
+    }
+  }
+  for (const BulkQueue::Unanswered& each : due) {
+    each.command->OnFailure(
+        each.cancelled ? absl::CancelledError("CANCELLED")
+                       : absl::DeadlineExceededError("Deadline Exceeded"),
+        each.sent);
+  }
+  Perform(NextStep());
+}
+
+void BulkStream::OnDone(const grpc::Status& status) {
+  std::vector<BulkQueue::Unanswered> unanswered;
+  std::shared_ptr<BulkStream> self;
+  bool ever_answered;
+  bool stood_still;
+  {
+    MutexLock lock(mutex_);
+    self = std::move(self_);
+    context_.reset();
+    timer_.reset();
+    unanswered = queue_.TakeAll();
+    ever_answered = queue_.ever_answered();
+    stood_still = queue_.stands_still();
+  }
+  const absl::Status end = ToAbslStatus(status);
+  streams_.Ended(this, ever_answered || !(Refuses(end) || stood_still));
+  // Neither can go round for ever: the one makes calls of the commands, the
+  // other has answered some.
+  const bool unsupported = !ever_answered && absl::IsUnimplemented(end);
+  const bool in_good_order = ever_answered && ErrorReasonOf(end) == kDraining;
+  for (const BulkQueue::Unanswered& each : unanswered) {
+    if (!each.cancelled && (unsupported || in_good_order)) {
+      each.command->OnSendAgain(each.sent && !unsupported);
+    } else {
+      each.command->OnFailure(LostWith(end), each.sent);
+    }
+  }
+  streams_.Gone(this);
+}
+
+// ---------------------------------------------------------------- BulkStreams
+
+BulkStreams::~BulkStreams() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(mutex_);
+  for (BulkStream* stream : streams_) stream->Cancel();
+  changed_.wait(lock, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return streams_.empty();
+  });
+}
+
+std::shared_ptr<BulkStream> BulkStreams::Enqueue(
+    const std::shared_ptr<const Connection>& connection, bool first_attempt,
+    std::shared_ptr<BulkCommand> command, std::size_t request_bytes,
+    nanoseconds timeout) {
+  if (request_bytes > kBulkRequestBytesMax) return nullptr;
+  std::shared_ptr<BulkStream> stream = StreamOver(connection, first_attempt);
+  if (stream == nullptr ||
+      !stream->Enqueue(std::move(command), request_bytes, timeout)) {
+    return nullptr;
+  }
+  return stream;
+}
+
+std::shared_ptr<BulkStream> BulkStreams::StreamOver(
+    const std::shared_ptr<const Connection>& connection, bool first_attempt) {
+  std::shared_ptr<BulkStream> former;
+  std::shared_ptr<BulkStream> stream;
+  {
+    MutexLock lock(mutex_);
+    if (current_ != nullptr && connection_ == connection && current_->open()) {
+      return current_;
+    }
+    if (Real().Now() < not_before_) return nullptr;
+    const grpc_connectivity_state state = connection->channel->GetState(true);
+    if (state != GRPC_CHANNEL_READY &&
+        (!first_attempt || state == GRPC_CHANNEL_TRANSIENT_FAILURE)) {
+      return nullptr;
+    }
+    former = std::move(current_);
+    connection_ = connection;
+    current_ = stream = std::make_shared<BulkStream>(*this);
+    streams_.insert(stream.get());
+    stream->Open(*connection->stub);
+  }
+  if (former != nullptr) former->Retire();
+  return stream;
+}
+
+void BulkStreams::CancelCommands() {
+  MutexLock lock(mutex_);
+  for (BulkStream* stream : streams_) stream->CancelCommands();
+}
+
+void BulkStreams::Ended(const BulkStream* stream, bool of_use) {
+  MutexLock lock(mutex_);
+  if (!of_use) not_before_ = Real().Now() + kNoUsePause;
+  if (current_.get() != stream) return;
+  current_.reset();
+  connection_.reset();
+}
+
+void BulkStreams::Gone(BulkStream* stream) {
+  MutexLock lock(mutex_);
+  streams_.erase(stream);
+  changed_.notify_all();
+}
+
+}  // namespace idempotency::internal

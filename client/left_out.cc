@@ -1,0 +1,42 @@
+#include "client/left_out.h"
+
+#include <algorithm>
+
+#include "client/operation.h"
+
+namespace idempotency::internal {
+namespace {
+
+constexpr std::size_t kMessageBytesMax = std::size_t{4} << 20;
+
+bool HeaderNamesAreText(const v1::Response& response) {
+  return std::all_of(
+      response.headers().begin(), response.headers().end(),
+      [](const v1::Header& header) { return IsUtf8(header.name()); });
+}
+
+}  // namespace
+
+void LeaveOutWhatIsRefused(std::size_t body_bytes_max,
+                           v1::FinalizeRequest* request) {
+  if (!request->has_response()) return;
+  v1::Response* const response = request->mutable_response();
+  // Work that was done is recorded, whatever its response looks like.
+  if (response->body_omitted()) response->clear_body();
+  if (response->headers_omitted() || !HeaderNamesAreText(*response)) {
+    response->clear_headers();
+    response->set_headers_omitted(true);
+  }
+  if (response->body().size() > body_bytes_max ||
+      (!response->body().empty() &&
+       request->ByteSizeLong() > kMessageBytesMax)) {
+    response->clear_body();
+    response->set_body_omitted(true);
+  }
+  if (request->ByteSizeLong() > kMessageBytesMax) {
+    response->clear_headers();
+    response->set_headers_omitted(true);
+  }
+}
+
+}  // namespace idempotency::internal

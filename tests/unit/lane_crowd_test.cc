@@ -1,0 +1,131 @@
+// Keys that very many ask for at once: their crowd goes to the store together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/lane_fixture.h"
+#include "tests/unit/waiting_fixture.h"
+
+namespace idempotency {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+class CrowdTest : public LaneTest {
+ protected:
+  void LetCrowdAsk(const std::string& key) {
+    for (std::size_t i = 0; i <= limits::kCrowd; ++i) {
+      Claim("crowd", {.key = key});
+    }
+  }
+};
+
+TEST_F(CrowdTest, GoesIntoTheNextRoundAfterAPause) {
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  Claim("late", {.key = "a"});
+  Claim("other", {.key = "b"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches, ElementsAre(ElementsAre("a"), ElementsAre("b")))
+      << "nobody else is held up";
+  EXPECT_EQ(lane().queued(), 1u);
+  EXPECT_EQ(lane().next_work(), clock_.Now() + limits::kCrowdPause);
+  clock_.Advance(limits::kCrowdPause);
+  lane().RunBatch();
+  EXPECT_EQ(answers_.back().first, "late");
+  EXPECT_TRUE(lane().idle());
+}
+
+TEST_F(CrowdTest, DoesNotHoldTheOwnersEndUp) {
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  Finalize("end", {.key = "a"});
+  lane().RunBatch();
+  EXPECT_THAT(answers_.back(), ::testing::Pair("end", "Recorded"));
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  Claim("late", {.key = "a"});
+  Finalize("end", {.key = "a"});
+  for (int i = 0; i < 2; ++i) lane().RunBatch();
+  EXPECT_THAT(answers_.back(), ::testing::Pair("end", "Recorded"));
+}
+
+TEST_F(CrowdTest, FewDoNotMakeAPause) {
+  for (std::size_t i = 0; i < limits::kCrowd; ++i) Claim("few", {.key = "a"});
+  lane().RunBatch();
+  Claim("late", {.key = "a"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches, SizeIs(2));
+}
+
+TEST_F(CrowdTest, IsForgottenAfterThePause) {
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  clock_.Advance(limits::kCrowdPause);
+  Claim("late", {.key = "a"});
+  lane().RunBatch();
+  Claim("later", {.key = "a"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches, SizeIs(3));
+}
+
+TEST_F(CrowdTest, KeepsItsPauseUnderAStop) {
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  Claim("late", {.key = "a"});
+  lane().Stop();
+  lane().RunBatch();
+  EXPECT_THAT(answers_.back(), ::testing::Pair("late", "DRAINING"));
+}
+
+using CrowdStatementsTest = WaitingTest;
+
+// Ten thousand within a third of a second, as fast as a server takes them in.
+TEST_F(CrowdStatementsTest, TenThousandClaimsOfAKeyCostFewStatements) {
+  constexpr int kClaims = 10'000;
+  for (int i = 0; i < kClaims; ++i) {
+    Claim(0, std::to_string(i), {.token = i + 1});
+    if (i % 33 == 0) Pass(milliseconds(1));
+  }
+  Pass(milliseconds(20));
+  EXPECT_EQ(OutcomeOf("0"), "Claimed");
+  for (int i = 1; i < kClaims; ++i) {
+    ASSERT_EQ(OutcomeOf(std::to_string(i)), "InProgress") << i;
+  }
+  EXPECT_LE(Sent(MemoryStatement::kInsertNew), 3) << "the rest reads at once";
+  EXPECT_LE(Sent(MemoryStatement::kRead), 40);
+}
+
+TEST_F(CrowdStatementsTest, LookupsThatAreQueuedTogetherShareOneRead) {
+  Claim(0, "owner", {});
+  RunLanes();
+  const int reads = Sent(MemoryStatement::kRead);
+  for (int i = 0; i < 1'000; ++i) Lookup(0, std::to_string(i));
+  Claim(0, "other", {.token = 2});
+  Lookup(0, "behind a claim");
+  RunLanes();
+  for (int i = 0; i < 1'000; ++i) {
+    ASSERT_EQ(OutcomeOf(std::to_string(i)), "found");
+  }
+  EXPECT_EQ(OutcomeOf("behind a claim"), "found");
+  EXPECT_EQ(Sent(MemoryStatement::kRead), reads + 3);
+}
+
+TEST_F(CrowdStatementsTest, ACrowdOfAKeyThatHasGoneIsGrantedToOne) {
+  for (int i = 0; i < 40; ++i) {
+    Claim(0, std::to_string(i), {.token = i + 1, .lease = absl::Seconds(1)});
+  }
+  RunLanes();
+  // Expired and swept before the next of them.
+  PassOnly(std::chrono::hours(48));
+  EXPECT_TRUE(MemorySweeper(database_).SweepRecords(10).ok());
+  for (int i = 100; i < 140; ++i) Claim(0, std::to_string(i), {.token = i});
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("100"), "Claimed");
+  EXPECT_EQ(OutcomeOf("139"), "InProgress");
+}
+
+}  // namespace
+}  // namespace idempotency

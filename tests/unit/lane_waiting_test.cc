@@ -1,0 +1,430 @@
+// Claims that wait for another owner's end: who is answered what, and when.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/core/waiters.h"
+#include "tests/unit/waiting_fixture.h"
+
+namespace idempotency {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Le;
+
+// The owner holds the key; a waiter on the same or the other replica waits.
+class WaiterTest : public WaitingTest {
+ protected:
+  void LetOwnerHold(const Asked& asked = {}) {
+    Claim(0, "owner", asked);
+    RunLanes();
+    ASSERT_EQ(OutcomeOf("owner"), "Claimed");
+  }
+  void LetWait(std::size_t replica, const std::string& name, Asked asked) {
+    if (asked.wait.count() == 0) asked.wait = seconds(60);
+    Claim(replica, name, asked);
+    RunLanes();
+    ASSERT_EQ(OutcomeOf(name), "none yet");
+  }
+};
+
+TEST_F(WaiterTest, SameReplicaWaiterIsWokenAtOnce) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2});
+  Pass(milliseconds(3'217));
+  Finalize(0);
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+  EXPECT_EQ(TimeOf("waiter"), milliseconds(3'217));
+}
+
+TEST_F(WaiterTest, WaiterOnAnotherReplicaLearnsOfTheEndByALook) {
+  LetOwnerHold();
+  LetWait(1, "waiter", {.token = 2});
+  Pass(milliseconds(80));
+  Finalize(0);
+  Pass(seconds(1));
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+  EXPECT_THAT(TimeOf("waiter"), AllOf(Ge(milliseconds(80)),
+                                      Le(milliseconds(80) + kLookIntervalMin)));
+}
+
+TEST_F(WaiterTest, OneWaiterIsGrantedAfterAReleaseAndTheOthersWaitOn) {
+  LetOwnerHold();
+  for (int i = 2; i < 6; ++i) {
+    LetWait(0, "waiter " + std::to_string(i), {.token = i});
+  }
+  Release(0, Disposition::kNeverExecuted);
+  Pass(milliseconds(20));
+  EXPECT_EQ(OutcomeOf("waiter 2"), "Claimed") << "the one who came first";
+  EXPECT_EQ(waiting(), 3u);
+  Finalize(0, "key", 2);
+  Pass(milliseconds(20));
+  for (int i = 3; i < 6; ++i) {
+    EXPECT_EQ(OutcomeOf("waiter " + std::to_string(i)), "Replay");
+  }
+}
+
+TEST_F(WaiterTest, WaitEndsWithInProgress) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2, .wait = milliseconds(2'345)});
+  Pass(milliseconds(2'344));
+  EXPECT_EQ(OutcomeOf("waiter"), "none yet");
+  Pass(milliseconds(1));
+  ASSERT_EQ(OutcomeOf("waiter"), "InProgress");
+  EXPECT_EQ(std::get<InProgress>(*answers_["waiter"].claim).lease_left,
+            absl::Seconds(30) - absl::Milliseconds(2'345));
+  EXPECT_EQ(waiting(), 0u);
+}
+
+TEST_F(WaiterTest, WaitEndsAMomentBeforeTheDeadline) {
+  LetOwnerHold();
+  LetWait(1, "waiter", {.token = 2, .timeout = seconds(2)});
+  Pass(seconds(2));
+  EXPECT_EQ(OutcomeOf("waiter"), "InProgress");
+  EXPECT_EQ(TimeOf("waiter"), milliseconds(1'900));
+}
+
+TEST_F(WaiterTest, WaitCountsAsOneAnswer) {
+  LetOwnerHold();
+  LetWait(0, "ends", {.token = 2, .wait = seconds(1)});
+  LetWait(0, "is told", {.token = 3});
+  LetWait(0, "follows", {.token = 4});
+  Pass(seconds(2));
+  Finalize(0);
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("follows"), "Replay");
+  const auto& claims = At(0).metrics.policies.At("default").claims;
+  EXPECT_EQ(claims[ClaimResult::kInProgress], 1u);
+  EXPECT_EQ(claims[ClaimResult::kReplay], 2u);
+}
+
+TEST_F(WaiterTest, LapsedLeaseIsTakenOverAndTheNewOwnerIsTold) {
+  LetOwnerHold({.lease = absl::Milliseconds(1'700)});
+  LetWait(0, "first", {.token = 2});
+  LetWait(1, "elsewhere", {.token = 3});
+  Pass(seconds(2));
+  ASSERT_EQ(OutcomeOf("first"), "Claimed");
+  EXPECT_EQ(TimeOf("first"), milliseconds(1'700));
+  const Claimed claimed = std::get<Claimed>(*answers_["first"].claim);
+  ASSERT_TRUE(claimed.abandoned.has_value());
+  EXPECT_EQ(claimed.abandoned->reason, AbandonReason::kLeaseLapsed);
+  EXPECT_EQ(OutcomeOf("elsewhere"), "none yet") << "there is another owner";
+}
+
+TEST_F(WaiterTest, RenewedLeaseKeepsTheWaitersWaiting) {
+  LetOwnerHold({.lease = absl::Seconds(2)});
+  LetWait(0, "waiter", {.token = 2});
+  LetWait(1, "elsewhere", {.token = 3});
+  for (int i = 0; i < 5; ++i) {
+    Pass(seconds(1));
+    Claim(0, "renewal " + std::to_string(i), {.lease = absl::Seconds(2)});
+  }
+  Pass(milliseconds(1'900));
+  EXPECT_EQ(waiting(), 2u);
+  Pass(milliseconds(200));
+  EXPECT_EQ(waiting(), 1u) << "one of them took over";
+}
+
+TEST_F(WaiterTest, HeldRecordsWaitersAreToldInDoubt) {
+  LetOwnerHold({.policy = "held"});
+  LetWait(0, "waiter", {.token = 2});
+  LetWait(0, "resolves", {.token = 3, .resolve_in_doubt = true});
+  LetWait(0, "late", {.token = 4});
+  Release(0, Disposition::kOutcomeUnknown);
+  Pass(milliseconds(20));
+  EXPECT_EQ(OutcomeOf("waiter"), "InDoubt");
+  EXPECT_EQ(OutcomeOf("resolves"), "Claimed");
+  EXPECT_EQ(OutcomeOf("late"), "none yet") << "the resolver is at work";
+}
+
+// Claimed anew by another request between two looks, which only the newcomer
+// knows of.
+TEST_F(WaiterTest, WaiterIsToldThatTheKeyNowHasAnotherRequest) {
+  LetOwnerHold();
+  LetWait(1, "waiter", {.token = 2});
+  Pass(seconds(20));
+  Release(0, Disposition::kNeverExecuted);
+  Claim(0, "other", {.token = 3, .hash = "another request"});
+  RunLanes();
+  LetWait(1, "newcomer", {.token = 4, .hash = "another request"});
+  Pass(seconds(2));
+  EXPECT_EQ(OutcomeOf("waiter"), "Mismatch");
+  EXPECT_EQ(OutcomeOf("newcomer"), "none yet");
+}
+
+TEST_F(WaiterTest, WhoLearnsOfTheEndFirstWakesTheOthers) {
+  LetOwnerHold();
+  LetWait(1, "waiter", {.token = 2});
+  Pass(seconds(20));
+  Finalize(0);
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("waiter"), "none yet");
+  Claim(1, "newcomer", {.token = 3});
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("newcomer"), "Replay");
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+}
+
+TEST_F(WaiterTest, CancelledWaiterVanishes) {
+  LetOwnerHold();
+  bool gone = false;
+  LetWait(0, "waiter", {.token = 2, .cancelled = [&] { return gone; }});
+  Pass(seconds(1));
+  EXPECT_EQ(waiting(), 1u);
+  gone = true;
+  Pass(milliseconds(100));
+  EXPECT_EQ(waiting(), 0u);
+  EXPECT_EQ(OutcomeOf("waiter"), "CANCELLED: the caller has gone");
+  const int looks = Sent(MemoryStatement::kFindChanged);
+  Pass(seconds(10));
+  EXPECT_EQ(Sent(MemoryStatement::kFindChanged), looks);
+}
+
+TEST_F(WaiterTest, DrainingReplicaAnswersItsWaitersAtOnce) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2});
+  Claim(0, "queued", {.token = 3, .wait = seconds(60)});
+  At(0).engine->StopAccepting();
+  EXPECT_FALSE(At(0).engine->idle());
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("waiter"), "InProgress");
+  EXPECT_EQ(OutcomeOf("queued"), "InProgress");
+  EXPECT_TRUE(At(0).engine->idle());
+}
+
+TEST_F(WaiterTest, WhoWouldWaitBeyondTheBoundIsAnsweredAtOnce) {
+  options_.waiters_max = 2;
+  LetOwnerHold();
+  LetWait(0, "one", {.token = 2});
+  LetWait(0, "two", {.token = 3});
+  Claim(0, "three", {.token = 4, .wait = seconds(60)});
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("three"), "InProgress");
+  EXPECT_EQ(waiting(), 2u);
+}
+
+TEST_F(WaiterTest, WaitersOutlastAStoreThatIsAway) {
+  LetOwnerHold();
+  LetWait(1, "short", {.token = 2, .wait = seconds(5)});
+  LetWait(1, "long", {.token = 3});
+  Finalize(0);
+  RunLanes();
+  trouble_ = [](MemoryStatement, StatementPhase) {
+    return absl::UnavailableError("connection refused");
+  };
+  Pass(seconds(10));
+  EXPECT_EQ(OutcomeOf("short"), "InProgress");
+  EXPECT_EQ(TimeOf("short"), milliseconds(5'000));
+  EXPECT_EQ(OutcomeOf("long"), "none yet");
+  trouble_ = nullptr;
+  Pass(seconds(2));
+  EXPECT_EQ(OutcomeOf("long"), "Replay");
+}
+
+TEST_F(WaiterTest, WokenWaiterNearItsDeadlineIsPutIntoNoStatement) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2, .timeout = seconds(2)});
+  Pass(milliseconds(1'850));
+  Finalize(0);
+  At(0).engine->lanes().front()->RunBatch();
+  ASSERT_EQ(OutcomeOf("finalize"), "ok");
+  const int reads = Sent(MemoryStatement::kRead);
+  // The lane is late.
+  PassOnly(milliseconds(60));
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("waiter"), "InProgress");
+  EXPECT_EQ(Sent(MemoryStatement::kRead), reads);
+}
+
+// It may have been granted: InProgress would be a lie.
+TEST_F(WaiterTest, WokenWaiterWhoseAnswerIsLostIsToldSo) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2, .timeout = seconds(5)});
+  Release(0, Disposition::kNeverExecuted);
+  At(0).engine->lanes().front()->RunBatch();
+  ASSERT_EQ(OutcomeOf("release"), "ok");
+  trouble_ = [](MemoryStatement statement, StatementPhase phase) {
+    if (statement == MemoryStatement::kRead) return absl::OkStatus();
+    if (phase == StatementPhase::kBefore &&
+        statement == MemoryStatement::kReplace) {
+      return absl::OkStatus();
+    }
+    return absl::UnknownError("the reply was lost");
+  };
+  Pass(seconds(6));
+  EXPECT_EQ(OutcomeOf("waiter"), "OUTCOME_UNKNOWN");
+}
+
+TEST_F(WaiterTest, EndThatIsSetAsideWakesToo) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2});
+  int locks = 1;
+  trouble_ = [&](MemoryStatement statement, StatementPhase) {
+    return statement == MemoryStatement::kFinalizeOwned && locks-- > 0
+               ? absl::AbortedError("a lock")
+               : absl::OkStatus();
+  };
+  Finalize(0);
+  const SteadyTime before = clock_.Now();
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("finalize"), "ok");
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+  EXPECT_EQ(clock_.Now(), before);
+}
+
+TEST_F(WaiterTest, ClaimThatIsSetAsideWaitsAtHome) {
+  LetOwnerHold();
+  int locks = 1;
+  trouble_ = [&](MemoryStatement statement, StatementPhase) {
+    return statement == MemoryStatement::kInsertNew && locks-- > 0
+               ? absl::AbortedError("a lock")
+               : absl::OkStatus();
+  };
+  LetWait(0, "waiter", {.token = 2});
+  EXPECT_EQ(waiting(), 1u);
+  Finalize(0);
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+}
+
+// ---- What it costs.
+
+TEST_F(WaiterTest, TenThousandWaitersOfAKeyShareEveryStatement) {
+  constexpr int kWaiters = 10'000;
+  LetOwnerHold();
+  for (int i = 0; i < kWaiters; ++i) {
+    Claim(1, std::to_string(i), {.token = i + 2, .wait = seconds(60)});
+  }
+  Pass(seconds(10));
+  EXPECT_EQ(waiting(), kWaiters);
+  Finalize(0);
+  Pass(seconds(2));
+  EXPECT_EQ(waiting(), 0u);
+  EXPECT_EQ(OutcomeOf("0"), "Replay");
+  EXPECT_EQ(OutcomeOf("9999"), "Replay");
+  EXPECT_LE(Sent(MemoryStatement::kFindChanged), 50);
+  EXPECT_LE(Sent(MemoryStatement::kRead), 3);
+  EXPECT_LE(Sent(MemoryStatement::kInsertNew), 2);
+}
+
+TEST_F(WaiterTest, KeysThatAreWaitedForShareTheLooks) {
+  constexpr int kKeys = 2'000;
+  for (int i = 0; i < kKeys; ++i) {
+    const std::string key = "key " + std::to_string(i);
+    Claim(0, "owner of " + key, {.key = key, .lease = absl::Hours(1)});
+    RunLanes();
+    Claim(1, "waiter of " + key, {.key = key, .token = 2, .wait = seconds(60)});
+  }
+  Pass(seconds(20));
+  const int before = Sent(MemoryStatement::kFindChanged);
+  Pass(seconds(10));
+  EXPECT_EQ(waiting(), kKeys);
+  const int a_second = (Sent(MemoryStatement::kFindChanged) - before) / 10;
+  EXPECT_THAT(a_second, AllOf(Ge(kKeys / 512), Le(kKeys / 512 + 2)));
+}
+
+// ---- The keeper of the waiters by itself.
+
+class WaitersTest : public ::testing::Test {
+ protected:
+  static std::list<Call> WaiterOf(const std::string& key, SteadyTime now,
+                                  milliseconds wait = seconds(60),
+                                  milliseconds lease = seconds(600)) {
+    std::list<Call> call;
+    call.push_back({.request = ClaimCall{{.id = {"scope", key}}, nullptr},
+                    .context = {.wait_until = now + wait},
+                    .submitted = now,
+                    .bytes = 10,
+                    .seen = std::make_shared<Seen>(
+                        Seen{.version = 5, .lapses_at = now + lease})});
+    return call;
+  }
+
+  ManualClock clock_;
+  Waiters waiters_;
+};
+
+TEST_F(WaitersTest, LooksGrowRarerWithTheTimeWaited) {
+  waiters_.Add(WaiterOf("a", clock_.Now()), clock_.Now());
+  const SteadyTime start = clock_.Now();
+  SteadyTime last = start;
+  int looks = 0;
+  for (; clock_.Now() < start + seconds(59); ++looks) {
+    const SteadyTime next = waiters_.next_look();
+    EXPECT_THAT(next - last, AllOf(Ge(kLookIntervalMin), Le(kLookIntervalMax)));
+    clock_.Advance(next - clock_.Now());
+    const std::vector<Watched> due = waiters_.KeysToLookAt(next, 10);
+    ASSERT_EQ(due.size(), 1u);
+    EXPECT_EQ(due.front().version, 5);
+    last = next;
+  }
+  EXPECT_EQ(waiters_.next_look() - last, kLookIntervalMax);
+  EXPECT_LE(looks, 90);
+}
+
+TEST_F(WaitersTest, NewcomersDoNotPutALookOff) {
+  waiters_.Add(WaiterOf("a", clock_.Now()), clock_.Now());
+  const SteadyTime look = waiters_.next_look();
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(milliseconds(20));
+    waiters_.Add(WaiterOf("a", clock_.Now()), clock_.Now());
+    EXPECT_EQ(waiters_.next_look(), look);
+  }
+  EXPECT_EQ(waiters_.KeysToLookAt(clock_.Now(), 10).size(), 1u);
+}
+
+TEST_F(WaitersTest, LeaseThatLapsesIsLookedForThen) {
+  waiters_.Add(WaiterOf("a", clock_.Now(), seconds(60), milliseconds(20)),
+               clock_.Now());
+  EXPECT_EQ(waiters_.next_look(), clock_.Now() + milliseconds(20));
+  clock_.Advance(milliseconds(20));
+  EXPECT_EQ(waiters_.KeysToLookAt(clock_.Now(), 10).size(), 1u);
+  EXPECT_EQ(waiters_.next_look(), clock_.Now() + kLookIntervalMin)
+      << "once, if the database thinks otherwise";
+}
+
+TEST_F(WaitersTest, LooksAreBoundedAndSorted) {
+  for (const char* key : {"c", "a", "d", "b"}) {
+    waiters_.Add(WaiterOf(key, clock_.Now()), clock_.Now());
+  }
+  clock_.Advance(seconds(1));
+  const std::vector<Watched> due = waiters_.KeysToLookAt(clock_.Now(), 3);
+  ASSERT_EQ(due.size(), 3u);
+  EXPECT_EQ(due[0].id.key + due[1].id.key + due[2].id.key, "acd");
+  EXPECT_EQ(waiters_.KeysToLookAt(clock_.Now(), 3).front().id.key, "b");
+}
+
+TEST_F(WaitersTest, EveryWayOutIsCounted) {
+  const SteadyTime now = clock_.Now();
+  for (int i = 1; i <= 4; ++i) {
+    waiters_.Add(WaiterOf("a", now, seconds(i)), now);
+    waiters_.Add(WaiterOf("b", now, seconds(10 + i)), now);
+  }
+  EXPECT_EQ(waiters_.items(), 8u);
+  EXPECT_EQ(waiters_.bytes(), 80u);
+  EXPECT_EQ(waiters_.next_end(), now + seconds(1));
+  EXPECT_EQ(waiters_.TakeEnded(now + seconds(2)).size(), 2u);
+  EXPECT_EQ(waiters_
+                .TakeIf([&](const Call& call) {
+                  return call.context.wait_until == now + seconds(12);
+                })
+                .size(),
+            1u);
+  EXPECT_EQ(waiters_.Take({"scope", "a"}).size(), 2u);
+  EXPECT_EQ(waiters_.Take({"scope", "a"}).size(), 0u);
+  EXPECT_EQ(waiters_.items(), 3u);
+  EXPECT_EQ(waiters_.bytes(), 30u);
+  EXPECT_EQ(waiters_.TakeEnded(SteadyTime::max()).size(), 3u);
+  EXPECT_TRUE(waiters_.empty());
+  EXPECT_EQ(waiters_.next_end(), SteadyTime::max());
+  EXPECT_EQ(waiters_.next_look(), SteadyTime::max());
+}
+
+}  // namespace
+}  // namespace idempotency
