@@ -109,9 +109,8 @@ inline constexpr std::chrono::seconds kReplayCacheLifeMax{60};
 
 // ---- Answers, and streams of Bulk.
 
-// Answers that wait to be read by their callers. As many as a hundred callers
-// can be late with bodies of the longest kind, or some hundred thousand with
-// short ones.
+// Answers that wait to be read by their callers: more than a hundred callers
+// may be late with 1 MiB each, which gRPC keeps twice.
 inline constexpr std::size_t kReplyBytesMax = 256 * kMiB;
 inline constexpr std::size_t kReplyBytesMaxLeast = 16 * kMiB;
 // One stream may hold a part of them, so that no caller that stops reading

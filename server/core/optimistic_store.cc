@@ -168,6 +168,8 @@ std::vector<absl::StatusOr<FinalizeOutcome>> OptimisticStore::SettleFinalizes(
   Open refused;
   DecideRounds(*table_, finalizes, std::move(open), DecideFinalize, answers,
                &refused);
+  // Those of a later round come last.
+  std::sort(refused.begin(), refused.end());
   KeepEvidence(*table_, finalizes, refused, metrics_, answers);
   for (const auto& answer : answers) CountFinalize(answer, metrics_);
   return answers;

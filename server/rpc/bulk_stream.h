@@ -85,12 +85,14 @@ class BulkStream final
   template <typename Wire>
   void CarryAs(const v1::Command& command,
                const typename Wire::Request& request);
-  // Counts the command in; an error if it is not to be decided.
+  // Puts the command in flight, and says in `ticket` whether it may wait; an
+  // error if it is not to be decided.
   absl::Status Admit(Ticket& ticket);
   bool Reserve(std::size_t bytes);
-  // Answers with an error that is nobody's outcome.
+  // Answers a command that is not in flight.
   void Refuse(std::uint64_t id, const ErrorReply& error);
-  // Queues a result; with a ticket, that of its command.
+  // Queues a result. With `ticket`, its command is in flight no more; gives
+  // back what was reserved for it.
   void Deliver(const v1::Result& result, const Ticket* ticket,
                std::size_t reserved);
 
@@ -112,10 +114,11 @@ class BulkStream final
   std::atomic<bool> gone_{false};
 
   mutable Mutex mutex_;
-  // Handed to gRPC, or about to be. A message that has been read is `handled_`
-  // until all of its commands have been submitted.
+  // A read is in gRPC's hands, or about to be, or its message is being taken
+  // in, which is `handling_`.
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool handling_ ABSL_GUARDED_BY(mutex_) = false;
+  // The message in gRPC's hands, or about to be; 0: none.
   std::size_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Why the stream is to end; the first that holds counts.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

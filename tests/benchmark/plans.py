@@ -78,7 +78,7 @@ PLANS = {
         memory_seconds=10, overload_rounds=1, overload_warm_up=1.5,
         overload_seconds=4),
     "smoke": Plan(
-        minutes=0.5, goals=False, seconds=0.3, warm_up=0.1,
+        minutes=0.5, goals=False, seconds=0.4, warm_up=0.1,
         rounds=1, pgbench_seconds=1, pgbench_clients=(16,),
         redis_seconds=0.2, redis_clients=(16,), every_yardstick=True,
         sweep_in_flight=(16,), sweep_passes=1,

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
@@ -434,6 +436,48 @@ TEST_F(BulkStreamTest, NoCommandOfABrokenWriteIsAnsweredAnyMore) {
   ASSERT_TRUE(side_->end().has_value());
   EXPECT_EQ(side_->end()->error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(metrics_.reply_bytes, 0u);
+}
+
+// For the thread sanitizer: gRPC's threads read, write and cancel while the
+// lanes' answer.
+TEST_F(BulkStreamTest, ManyThreadsAnswerEveryCommandOnce) {
+  constexpr std::uint64_t kMessages = 60;
+  constexpr std::uint64_t kAtATime = 100;
+  std::vector<std::thread> lanes;
+  for (Lane* lane : engine_->lanes()) {
+    lanes.emplace_back([lane] {
+      while (lane->WaitForWork()) lane->RunBatch();
+      lane->RunBatch();
+    });
+  }
+  for (std::uint64_t sent = 0; !side_->ended();) {
+    if (side_->writing()) side_->FinishWrite();
+    if (!side_->reading()) continue;
+    if (sent < kMessages) {
+      SendClaims(sent * kAtATime, kAtATime);
+      ++sent;
+    } else {
+      side_->HalfClose();
+    }
+  }
+  EXPECT_TRUE(side_->end()->ok());
+  std::set<std::uint64_t> answered;
+  for (const v1::Result& result : Results()) {
+    EXPECT_TRUE(result.claim().has_claimed());
+    EXPECT_TRUE(answered.insert(result.id()).second) << result.id();
+  }
+  EXPECT_THAT(answered, SizeIs(kMessages * kAtATime));
+  side_->Done();
+
+  // And one that breaks meanwhile.
+  Open();
+  SendClaims(0, kAtATime);
+  side_->Cancel();
+  while (!side_->ended()) {
+    if (side_->writing()) side_->FinishWrite(false);
+  }
+  engine_->Stop();
+  for (std::thread& lane : lanes) lane.join();
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ class UnarySide final : public grpc::ServerCallbackUnary {
   std::atomic<bool> done_{false};
 };
 
-// Of one thread at a time, but for what the service asks.
+// Of one thread, but for what the service asks, which may come from any.
 class BulkSide final
     : public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
                                               grpc::ByteBuffer> {
@@ -80,7 +80,7 @@ class BulkSide final
   void SendBytes(const std::string& bytes) {
     const grpc::Slice slice(bytes);
     grpc::ByteBuffer message(&slice, 1);
-    std::exchange(read_, nullptr)->Swap(&message);
+    read_.exchange(nullptr)->Swap(&message);
     reactor_->OnReadDone(true);
   }
   void HalfClose() {
@@ -95,14 +95,15 @@ class BulkSide final
   void Cancel() { reactor_->OnCancel(); }
   // Nothing of the stream is there afterwards. REQUIRES: end() has a value.
   void Done() {
-    if (std::exchange(read_, nullptr) != nullptr) reactor_->OnReadDone(false);
+    if (read_.exchange(nullptr) != nullptr) reactor_->OnReadDone(false);
     reactor_->OnDone();
   }
 
   bool reading() const { return read_ != nullptr; }
   bool writing() const { return writing_; }
+  bool ended() const { return ended_; }
   const std::optional<grpc::Status>& end() const { return end_; }
-  // What was written, message by message.
+  // What was written, message by message. Not while something is written.
   const std::vector<v1::BulkResponse>& messages() const { return messages_; }
 
   void Read(grpc::ByteBuffer* message) override { read_ = message; }
@@ -117,7 +118,10 @@ class BulkSide final
     Write(message, how);
     Finish(std::move(status));
   }
-  void Finish(grpc::Status status) override { end_ = std::move(status); }
+  void Finish(grpc::Status status) override {
+    end_ = std::move(status);
+    ended_ = true;
+  }
   void SendInitialMetadata() override {}
 
  private:
@@ -125,8 +129,9 @@ class BulkSide final
   void CallOnDone() override {}
 
   Reactor* reactor_ = nullptr;
-  grpc::ByteBuffer* read_ = nullptr;
-  bool writing_ = false;
+  std::atomic<grpc::ByteBuffer*> read_{nullptr};
+  std::atomic<bool> writing_{false};
+  std::atomic<bool> ended_{false};
   std::vector<v1::BulkResponse> messages_;
   std::optional<grpc::Status> end_;
 };

@@ -345,12 +345,12 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::FindChanged(
     out.Int8(one->version);
     out.EndRow();
   }
-  const absl::Status status = RunForItems(
-      connection_, statements::kFindChanged, std::move(out).Finish(), watched,
-      [&](std::size_t item, PgRow&) {
-        changed[item] = true;
-        return true;
-      });
+  const absl::Status status = RunForItems(connection_, statements::kFindChanged,
+                                          std::move(out).Finish(), watched,
+                                          [&](std::size_t item, PgRow&) {
+                                            changed[item] = true;
+                                            return true;
+                                          });
   if (!status.ok()) return status;
   return changed;
 }
