@@ -107,7 +107,7 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
   return changed;
 }
 
-bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
+inline bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
   return outcome.ok() && std::holds_alternative<Replay>(*outcome);
 }
 
