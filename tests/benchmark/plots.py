@@ -2,14 +2,16 @@
 
 import os
 
+import matplotlib
+
 from report import median
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
 
 
 def write(throughput, tables, folder):
     """Returns the paths of the pictures; what failed has none."""
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     paths = []
     for name, draw, measured in (("load.png", _draw_load, throughput),
                                  ("cpu.png", _draw_cpu, throughput),
@@ -17,7 +19,7 @@ def write(throughput, tables, folder):
         path = os.path.join(folder, name)
         if os.path.exists(path):
             os.remove(path)
-        figure = draw(pyplot, measured)
+        figure = draw(measured)
         if figure is None:
             continue
         figure.tight_layout()
@@ -27,7 +29,7 @@ def write(throughput, tables, folder):
     return paths
 
 
-def _draw_load(pyplot, throughput):
+def _draw_load(throughput):
     sweep = throughput.sweep
     counts = sorted(sweep)
     figure, (rate, latency) = pyplot.subplots(1, 2, figsize=(11, 4.5))
@@ -59,7 +61,7 @@ def _draw_load(pyplot, throughput):
     return figure
 
 
-def _draw_cpu(pyplot, throughput):
+def _draw_cpu(throughput):
     rounds = throughput.rounds
     bars = {f"pgbench\n{throughput.pgbench_clients} clients":
             [throughput.yardstick(r)["cpu_us_per_pair"] for r in rounds]}
@@ -85,7 +87,7 @@ def _draw_cpu(pyplot, throughput):
     return figure
 
 
-def _draw_table_size(pyplot, tables):
+def _draw_table_size(tables):
     counts = sorted(tables.sizes)
     if not counts:
         return None

@@ -189,7 +189,7 @@ TEST_F(OverloadTest, AsMuchIsDoneAsWithoutItAndTheRestIsRefusedAtOnce) {
   auto machine =
       std::async(std::launch::async, [&] { return MeasureMachine(done); });
   std::thread offering([&] { Offer(claims, 3 * capacity, done); });
-  std::this_thread::sleep_for(milliseconds(3500));
+  std::this_thread::sleep_for(milliseconds(3000));
   const std::vector<Claims::Answer> answers = claims.answers();
 
   // Whoever was granted a claim is not kept from finalizing it.

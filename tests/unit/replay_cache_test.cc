@@ -223,6 +223,10 @@ class OneRecordStore final : public Store {
       Batch<ReleaseCommand> items) override {
     return std::vector<absl::StatusOr<ReleaseOutcome>>(items.size());
   }
+  absl::StatusOr<std::vector<bool>> FindChanged(
+      Batch<Watched> watched) override {
+    return std::vector<bool>(watched.size());
+  }
   absl::StatusOr<FleetRules> ReadRules() override { return FleetRules(); }
 
  private:
