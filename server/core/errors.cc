@@ -72,7 +72,7 @@ absl::Status WithRetryDelay(absl::Status error,
   return error;
 }
 
-std::optional<std::chrono::milliseconds> RetryDelayOf(
+std::optional<std::chrono::milliseconds> DelayAskedBy(
     const absl::Status& status) {
   const absl::optional<absl::Cord> delay = status.GetPayload(kRetryDelayUrl);
   if (!delay.has_value()) return std::nullopt;

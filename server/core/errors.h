@@ -47,7 +47,7 @@ absl::Status WithRetryDelay(absl::Status error,
                             std::chrono::milliseconds delay);
 
 // The time that WithRetryDelay() gave `status`, if any.
-std::optional<std::chrono::milliseconds> RetryDelayOf(
+std::optional<std::chrono::milliseconds> DelayAskedBy(
     const absl::Status& status);
 
 // Was `status` made by MakeError()? Such an error is a decision, final like

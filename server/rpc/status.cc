@@ -74,7 +74,7 @@ std::chrono::milliseconds RetryDelay(const absl::Status& error, Reason reason,
   const std::chrono::milliseconds least =
       reason == Reason::kDraining ? kDrainingRetryDelay : kRetryDelay;
   const std::chrono::milliseconds base =
-      std::max(least, RetryDelayOf(error).value_or(least));
+      std::max(least, DelayAskedBy(error).value_or(least));
   return std::chrono::milliseconds(static_cast<std::int64_t>(
       Jittered(static_cast<double>(base.count()), kRetryDelaySpread, random)));
 }

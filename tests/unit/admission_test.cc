@@ -153,7 +153,7 @@ TEST_F(LaneAdmissionTest, ARefusalSaysWhenTheQueueWillBeWorkedOff) {
                    }},
          {});
   EXPECT_EQ(ReasonOf(refusal), Reason::kOverloaded);
-  EXPECT_EQ(RetryDelayOf(refusal), milliseconds(1200));
+  EXPECT_EQ(DelayAskedBy(refusal), milliseconds(1200));
 }
 
 TEST_F(LaneAdmissionTest, FinalizesAndRenewalsAreStillTakenInThen) {

@@ -71,10 +71,10 @@ TEST(ErrorsTest, AnInvalidFieldIsNamed) {
 
 TEST(ErrorsTest, AnErrorMaySayWhenToComeBack) {
   const absl::Status error = MakeError(Reason::kOverloaded, "later");
-  EXPECT_EQ(RetryDelayOf(error), std::nullopt);
+  EXPECT_EQ(DelayAskedBy(error), std::nullopt);
   const absl::Status timed =
       WithRetryDelay(error, std::chrono::milliseconds(1234));
-  EXPECT_EQ(RetryDelayOf(timed), std::chrono::milliseconds(1234));
+  EXPECT_EQ(DelayAskedBy(timed), std::chrono::milliseconds(1234));
   EXPECT_EQ(ReasonOf(timed), Reason::kOverloaded);
 }
 
