@@ -92,6 +92,7 @@ TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
       {"queue_wait_max", "1s"},
       {"body_bytes_max", "1048576"},
       {"replay_cache_bytes", "67108864"},
+      {"reply_bytes_max", "268435456"},
       {"deadline_max", "30s"},
       {"store_patience", "2s"},
       {"downstream_namespace", "empty"},

@@ -297,7 +297,7 @@ TEST_P(ReflectionTest, DescribesEveryServiceThatItLists) {
     return MethodsOf(service, questions_.AskForSymbol(service));
   };
   EXPECT_THAT(methods(kService),
-              ElementsAre("Claim", "Finalize", "Lookup", "Release"));
+              ElementsAre("Claim", "Finalize", "Lookup", "Release", "Bulk"));
   EXPECT_THAT(methods("grpc.health.v1.Health"), ElementsAre("Check", "Watch"));
   EXPECT_THAT(methods("grpc.reflection.v1.ServerReflection"),
               ElementsAre("ServerReflectionInfo"));

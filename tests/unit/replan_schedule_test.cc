@@ -42,9 +42,26 @@ TEST(ReplanSchedule, SuspectsThePlanOfASlowExecutionButNotEveryTime) {
   schedule.Took(milliseconds(5));
   EXPECT_TRUE(schedule.Due(start + seconds(2)));
   schedule.Took(milliseconds(500));
-  EXPECT_FALSE(schedule.Due(start + milliseconds(2'900)));
-  EXPECT_TRUE(schedule.Due(start + seconds(3)));
-  EXPECT_FALSE(schedule.Due(start + seconds(5)));
+  EXPECT_FALSE(schedule.Due(start + milliseconds(3'900)));
+  EXPECT_TRUE(schedule.Due(start + seconds(4)));
+  EXPECT_FALSE(schedule.Due(start + seconds(10)));
+}
+
+TEST(ReplanSchedule, PlansRarelyForADatabaseThatIsSlowByItself) {
+  ReplanSchedule schedule;
+  const SteadyTime start{};
+  int due = 0;
+  for (int second = 0; second < 600; ++second) {
+    due += schedule.Due(start + seconds(second)) ? 1 : 0;
+    schedule.Took(milliseconds(500));
+  }
+  EXPECT_LT(due, 20);
+  schedule.Took(milliseconds(1));
+  schedule.Took(milliseconds(500));
+  EXPECT_TRUE(schedule.Due(start + seconds(660)));
+  schedule.Took(milliseconds(1));
+  schedule.Took(milliseconds(500));
+  EXPECT_TRUE(schedule.Due(start + seconds(661)));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "server/store/postgres/connection.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -10,10 +11,9 @@ namespace {
 
 constexpr std::chrono::seconds kPlanAgeMax{60};
 constexpr std::int64_t kReplanFactor = 10;
-// By an index, a full batch takes a few milliseconds. Whatever makes it slow,
-// new plans once a second cost next to nothing.
+// By an index, a full batch takes a few milliseconds.
 constexpr std::chrono::milliseconds kSlow{25};
-constexpr std::chrono::seconds kSlowPlanAge{1};
+constexpr std::chrono::seconds kSlowPlanAgeMin{1};
 // Only migrations are transactions; a change of a big table takes its time.
 constexpr std::chrono::hours kTransactionTimeMax{24};
 
@@ -59,15 +59,24 @@ bool ReplanSchedule::Due(SteadyTime now) {
   }
   const bool grown = executions_ > next_;
   const SteadyTime::duration age = now - *planned_at_;
-  if (!grown && age < (slow_ ? kSlowPlanAge : kPlanAgeMax)) return false;
+  if (!grown && age < (slow_ ? slow_plan_age_ : kPlanAgeMax)) return false;
   if (grown) next_ *= kReplanFactor;
+  // A database that is slow by itself is not to plan again and again.
+  if (slow_) {
+    slow_plan_age_ =
+        std::min<SteadyTime::duration>(slow_plan_age_ * 2, kPlanAgeMax);
+  }
   planned_at_ = now;
   slow_ = false;
   return true;
 }
 
 void ReplanSchedule::Took(SteadyTime::duration time) {
-  slow_ = slow_ || time >= kSlow;
+  if (time >= kSlow) {
+    slow_ = true;
+  } else {
+    slow_plan_age_ = kSlowPlanAgeMin;
+  }
 }
 
 // The members are destroyed in reverse order: the registration must go first.

@@ -3,6 +3,7 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,7 +44,8 @@ class ReplanSchedule {
  public:
   // Counts an execution. True when the plans are to be discarded before it.
   bool Due(SteadyTime now);
-  // How long it took: one that was slow may have had a plan of another time.
+  // How long it took: one that was slow may have had a plan of another time,
+  // until new plans turn out to be as slow.
   void Took(SteadyTime::duration time);
 
  private:
@@ -51,6 +53,7 @@ class ReplanSchedule {
   std::int64_t next_ = 20;
   std::optional<SteadyTime> planned_at_;
   bool slow_ = false;  // an execution since then
+  SteadyTime::duration slow_plan_age_ = std::chrono::seconds(1);
 };
 
 // Not thread-safe. No function throws, sleeps or tries to connect more than
