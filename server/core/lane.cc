@@ -17,8 +17,6 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
-// As many answers are worth another thread's while.
-constexpr std::size_t kAnswersToHandOver = 8;
 
 }  // namespace
 
@@ -262,8 +260,7 @@ void Lane::Settle(const std::vector<Led*>& calls,
                   std::vector<Led*>* alone) {
   using Outcome = typename std::remove_reference_t<decltype(OutcomeOf(
       answers.front()))>::value_type;
-  Answers<Outcome> given;
-  given.reserve(calls.size());
+  AnswerBatch<Outcome> given(options_.answers, calls.size());
   const bool counted = answers.size() == calls.size();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Led& led = *calls[i];
@@ -285,8 +282,7 @@ void Lane::Settle(const std::vector<Led*>& calls,
           if constexpr (std::is_same_v<Kind, LookupKind>) {
             AnswerFollowers(led, outcome, given);
           }
-          given.emplace_back(std::move(RequestOf<Kind>(led).done),
-                             std::move(outcome));
+          given.Add(std::move(RequestOf<Kind>(led).done), std::move(outcome));
         }
         PutBackFollowers(led);
         break;
@@ -309,19 +305,7 @@ void Lane::Settle(const std::vector<Led*>& calls,
         break;
     }
   }
-  Give(std::move(given));
-}
-
-// Few answers cost less than waking another thread.
-template <typename Outcome>
-void Lane::Give(Answers<Outcome> answers) {
-  const bool few = answers.size() < kAnswersToHandOver;
-  GiveAnswers give = [answers = std::move(answers)]() mutable {
-    for (auto& [done, outcome] : answers) std::move(done)(std::move(outcome));
-  };
-  if (few || options_.answers == nullptr || !options_.answers->Offer(give)) {
-    std::move(give)();
-  }
+  given.Give();
 }
 
 // What is to happen to a call, by what the store said of it.
@@ -349,10 +333,10 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
 
 void Lane::AnswerFollowers(Led& led,
                            const absl::StatusOr<LookupOutcome>& outcome,
-                           Answers<LookupOutcome>& answers) {
+                           AnswerBatch<LookupOutcome>& answers) {
   for (Call& follower : led.followers) {
-    answers.emplace_back(std::move(std::get<LookupCall>(follower.request).done),
-                         outcome);
+    answers.Add(std::move(std::get<LookupCall>(follower.request).done),
+                outcome);
     Count(metrics_.followers_answered);
   }
   led.followers.clear();
