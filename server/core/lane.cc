@@ -204,14 +204,38 @@ void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
       CommandsOf<ClaimKind>(claims, metrics_, now),
       CommandsOf<FinalizeKind>(finalizes, metrics_, now));
   const std::size_t batch_size = claims.size() + finalizes.size();
-  std::vector<Led*> claims_alone;
-  std::vector<Led*> finalizes_alone;
+  std::vector<Led*> claims_again;
+  std::vector<Led*> finalizes_again;
   Settle<ClaimKind>(claims, std::move(answers.claims), batch_size,
-                    &claims_alone);
+                    &claims_again);
   Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
-                       &finalizes_alone);
-  RunAlone<ClaimKind>(claims_alone);
-  RunAlone<FinalizeKind>(finalizes_alone);
+                       &finalizes_again);
+  RunAgain<ClaimKind>(claims_again);
+  RunAgain<FinalizeKind>(finalizes_again);
+}
+
+// Those of one kind that failed together with another kind, which alone may
+// have been the cause.
+template <typename Kind>
+void Lane::RunAgain(const std::vector<Led*>& calls) {
+  std::vector<Led*> again;
+  for (Led* const led : calls) {
+    if (MayBeTriedAgain(*led)) again.push_back(led);
+  }
+  RunKind<Kind>(again);
+}
+
+// If not, it has been answered or put back.
+bool Lane::MayBeTriedAgain(Led& led) {
+  Call& call = led.leader.front();
+  if (IsDead(call, clock_.Now())) {
+    AnswerDead(call);
+    PutBackFollowers(led);
+    return false;
+  }
+  // The store has gone away in between; the rest waits for it.
+  if (store_failed_) PutBack(led);
+  return !store_failed_;
 }
 
 template <typename Kind>
@@ -227,14 +251,8 @@ template <typename Kind>
 void Lane::RunAlone(const std::vector<Led*>& calls) {
   locks_met_ = 0;
   for (Led* const led : calls) {
-    Call& call = led->leader.front();
-    if (IsDead(call, clock_.Now())) {
-      AnswerDead(call);
-      PutBackFollowers(*led);
-    } else if (store_failed_) {
-      // The store has gone away in between; the rest waits for it.
-      PutBack(*led);
-    } else if (aside_ != nullptr && locks_met_ >= kLocksAloneMax) {
+    if (!MayBeTriedAgain(*led)) continue;
+    if (aside_ != nullptr && locks_met_ >= kLocksAloneMax) {
       SetAside(*led);
     } else {
       RunOnce<Kind>({led}, nullptr);

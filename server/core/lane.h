@@ -123,7 +123,10 @@ class Lane {
   void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
               std::size_t batch_size, std::vector<Led*>* alone);
   template <typename Kind>
+  void RunAgain(const std::vector<Led*>& calls);
+  template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
+  bool MayBeTriedAgain(Led& led);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
   void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome,
                        AnswerBatch<LookupOutcome>& answers);
