@@ -80,9 +80,11 @@ void Lane::Stop() {
 
 void Lane::RunBatch() {
   std::vector<Led> round = TakeRound();
+  // Before the queue is looked through: another lane may wake waiters
+  // meanwhile, and a lane that has been stopped looks only once more.
+  const std::vector<Watched> watched = TendWaiters();
   if (round.empty()) AnswerDeadInQueue();
   AnswerDeadInRound(round);
-  const std::vector<Watched> watched = TendWaiters();
   if (round.empty() && watched.empty()) {
     NoteWorkDone(false);
     return;
