@@ -179,6 +179,7 @@ class Lane {
   std::optional<SteadyTime> rules_read_at_;
   absl::Status rules_read_;  // how that went
   int locks_met_ = 0;        // by calls that were tried alone, in this round
+  bool looks_fail_ = false;  // for another reason than the store's absence
 };
 
 }  // namespace idempotency

@@ -311,6 +311,8 @@ std::vector<Watched> Lane::TendWaiters() {
 }
 
 // While the store fails, the waiters wait on: what they saw is what is known.
+// A look that can't be had for another reason leaves it to the waiters to ask
+// by themselves.
 void Lane::LookAt(const std::vector<Watched>& watched) {
   if (watched.empty()) return;
   std::vector<const Watched*> items;
@@ -324,15 +326,23 @@ void Lane::LookAt(const std::vector<Watched>& watched) {
     look_not_before_ = now + std::max<SteadyTime::duration>(
                                  kLookPause, (now - asked_at) * kLookRest);
   }
-  if (!changed.ok()) {
-    if (SetbackOf(changed.status().code()) == Setback::kUnavailable ||
-        SetbackOf(changed.status().code()) == Setback::kUnknown) {
+  const bool failed =
+      !changed.ok() && SetbackOf(changed.status().code()) == Setback::kRejected;
+  if (!changed.ok() && !failed) {
+    // Where it met a change under way, the next look finds what came of it.
+    if (SetbackOf(changed.status().code()) != Setback::kContended) {
       NoteStoreFailure(changed.status());
     }
     return;
   }
-  for (std::size_t i = 0; i < watched.size() && i < changed->size(); ++i) {
-    if ((*changed)[i]) Wake(watched[i].id);
+  if (failed && !looks_fail_) {
+    log_.Write(Severity::kError,
+               "a look at records that are waited for failed in the store",
+               ErrorField(changed.status()));
+  }
+  looks_fail_ = failed;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    if (failed || (i < changed->size() && (*changed)[i])) Wake(watched[i].id);
   }
 }
 

@@ -250,6 +250,22 @@ TEST_F(WaiterTest, WaitersOutlastAStoreThatIsAway) {
   EXPECT_EQ(OutcomeOf("long"), "Replay");
 }
 
+TEST_F(WaiterTest, WaitersAskByThemselvesWhereTheStoreRefusesToLook) {
+  LetOwnerHold();
+  LetWait(1, "waiter", {.token = 2});
+  trouble_ = [](MemoryStatement statement, StatementPhase) {
+    return statement == MemoryStatement::kFindChanged
+               ? absl::InternalError("SQLSTATE 0A000")
+               : absl::OkStatus();
+  };
+  Pass(seconds(10));
+  EXPECT_LE(Sent(MemoryStatement::kRead), 60) << "no more often than it looks";
+  Finalize(0);
+  Pass(seconds(2));
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+  EXPECT_THAT(log_.lines(), ::testing::SizeIs(1));
+}
+
 TEST_F(WaiterTest, WokenWaiterNearItsDeadlineIsPutIntoNoStatement) {
   LetOwnerHold();
   LetWait(0, "waiter", {.token = 2, .timeout = seconds(2)});
