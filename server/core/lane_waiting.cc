@@ -260,9 +260,11 @@ void Lane::LetWait(std::list<Call> calls) {
       Call& call = one.front();
       call.setback = absl::OkStatus();
       call.home = nullptr;
+      const CallQueue::Total& woken = queue_.woken();
       if (!accepting_ || call.context.wait_until <= now ||
-          waiters_.items() >= options_.waiters_max ||
-          waiters_.bytes() + call.bytes > options_.waiters_bytes_max) {
+          waiters_.items() + woken.items >= options_.waiters_max ||
+          waiters_.bytes() + woken.bytes + call.bytes >
+              options_.waiters_bytes_max) {
         refused.splice(refused.end(), one);
       } else {
         waiters_.Add(std::move(one), now);

@@ -232,6 +232,31 @@ TEST_F(WaiterTest, WhoWouldWaitBeyondTheBoundIsAnsweredAtOnce) {
   EXPECT_EQ(waiting(), 2u);
 }
 
+TEST_F(WaiterTest, WokenCrowdTakesNoRoomFromOtherKeys) {
+  options_.queue_items_max = 4;
+  options_.waiters_max = 6;
+  LetOwnerHold();
+  for (int i = 0; i < 6; ++i) {
+    LetWait(0, "waiter " + std::to_string(i), {.token = i + 2});
+  }
+  Finalize(0);
+  Lane& lane = *At(0).engine->lanes().front();
+  lane.RunBatch();
+  ASSERT_EQ(lane.queued(), 6u);
+  for (int i = 0; i < 5; ++i) {
+    Claim(0, "other " + std::to_string(i), {.key = std::to_string(i)});
+  }
+  EXPECT_EQ(OutcomeOf("other 4"), "OVERLOADED") << "the bound still holds";
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("other 3"), "Claimed");
+  EXPECT_EQ(OutcomeOf("waiter 5"), "Replay");
+  for (int i = 0; i < 5; ++i) {
+    Claim(0, "again " + std::to_string(i),
+          {.key = "again" + std::to_string(i)});
+  }
+  EXPECT_EQ(OutcomeOf("again 4"), "OVERLOADED") << "no more than before";
+}
+
 TEST_F(WaiterTest, WaitersOutlastAStoreThatIsAway) {
   LetOwnerHold();
   LetWait(1, "short", {.token = 2, .wait = seconds(5)});
