@@ -293,14 +293,14 @@ void Lane::Settle(const std::vector<Led*>& calls,
     auto& outcome = OutcomeOf(answers[i]);
     switch (Judge(outcome.status(), batch_size, led.leader.front())) {
       case Verdict::kAnswered:
+        if (HoldsForFollowers<Kind>(outcome)) {
+          AnswerFollowers<Kind>(led, outcome, given);
+        }
         if constexpr (std::is_same_v<Kind, ClaimKind>) {
           AnswerClaims(led, answers[i], given);
         } else {
           if (Kind::kEndsClaims && outcome.ok()) {
             HomeOf(led).Wake(led.leader.front().id());
-          }
-          if constexpr (std::is_same_v<Kind, LookupKind>) {
-            AnswerFollowers(led, outcome, given);
           }
           given.Add(std::move(RequestOf<Kind>(led).done), std::move(outcome));
         }
@@ -351,12 +351,12 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
   }
 }
 
-void Lane::AnswerFollowers(Led& led,
-                           const absl::StatusOr<LookupOutcome>& outcome,
-                           AnswerBatch<LookupOutcome>& answers) {
+template <typename Kind, typename Outcome>
+void Lane::AnswerFollowers(Led& led, const absl::StatusOr<Outcome>& outcome,
+                           AnswerBatch<Outcome>& answers) {
   for (Call& follower : led.followers) {
-    answers.Add(std::move(std::get<LookupCall>(follower.request).done),
-                outcome);
+    using Request = typename Kind::Request;
+    answers.Add(std::move(std::get<Request>(follower.request).done), outcome);
     Count(metrics_.followers_answered);
   }
   led.followers.clear();

@@ -41,7 +41,9 @@ struct LaneOptions {
   // maximum, starts anew after a success.
   std::chrono::milliseconds backoff_min{20};
   std::chrono::milliseconds backoff_max{500};
-  // Whoever would wait beyond these is answered InProgress at once.
+  // Whoever would wait beyond these is answered InProgress at once. Those who
+  // have been woken count until they are taken to the store, here and not in
+  // the queue's bounds.
   std::size_t waiters_max = limits::kWaitersMax;
   std::size_t waiters_bytes_max = limits::kWaitersBytesMax;
   // Where the answers of a large batch are given; it must outlive the lane.
@@ -128,8 +130,9 @@ class Lane {
   void RunAlone(const std::vector<Led*>& calls);
   bool MayBeTriedAgain(Led& led);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
-  void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome,
-                       AnswerBatch<LookupOutcome>& answers);
+  template <typename Kind, typename Outcome>
+  void AnswerFollowers(Led& led, const absl::StatusOr<Outcome>& outcome,
+                       AnswerBatch<Outcome>& answers);
   void AnswerClaims(Led& led, ClaimAnswer& answer,
                     AnswerBatch<ClaimOutcome>& answers);
   bool MayWait(const Call& call) const;

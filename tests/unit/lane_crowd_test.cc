@@ -13,6 +13,7 @@
 namespace idempotency {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
@@ -81,6 +82,18 @@ TEST_F(CrowdTest, KeepsItsPauseUnderAStop) {
   lane().Stop();
   lane().RunBatch();
   EXPECT_THAT(answers_.back(), ::testing::Pair("late", "DRAINING"));
+}
+
+TEST_F(CrowdTest, OfARecordThatCantBeReadIsToldSoTogether) {
+  script_.failure = [](const Keys&, const std::string&) {
+    return MakeError(Reason::kRecordCorrupt, "the record can't be read");
+  };
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  EXPECT_TRUE(lane().idle());
+  EXPECT_THAT(script_.batches, SizeIs(1));
+  EXPECT_THAT(answers_, SizeIs(limits::kCrowd + 1));
+  EXPECT_THAT(answers_, Each(::testing::Pair("crowd", "RECORD_CORRUPT")));
 }
 
 using CrowdStatementsTest = WaitingTest;
