@@ -17,8 +17,9 @@
 
 namespace idempotency {
 
-// Runs exactly once, on a lane's thread or inside Submit(), never with a lock
-// held. It must not block.
+// Runs exactly once, on a lane's thread, on the one that gives answers
+// (answer_queue.h) or inside Submit(), never with a lock held. It must not
+// block.
 template <typename Outcome>
 using Done = absl::AnyInvocable<void(absl::StatusOr<Outcome>) &&>;
 

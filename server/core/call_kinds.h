@@ -8,6 +8,7 @@
 
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
+#include "server/core/errors.h"
 #include "server/core/metrics.h"
 #include "server/core/store.h"
 
@@ -92,6 +93,15 @@ inline absl::StatusOr<ClaimOutcome>& OutcomeOf(ClaimAnswer& answer) {
 template <typename Outcome>
 absl::StatusOr<Outcome>& OutcomeOf(absl::StatusOr<Outcome>& answer) {
   return answer;
+}
+
+// Do the followers get the leader's answer? Whoever looks up a record sees the
+// same, and nobody is told anything else of one that can't be read.
+template <typename Kind, typename Outcome>
+bool HoldsForFollowers(const absl::StatusOr<Outcome>& outcome) {
+  return Kind::kKind == CallKind::kLookup ||
+         (!outcome.ok() &&
+          ReasonOf(outcome.status()) == Reason::kRecordCorrupt);
 }
 
 }  // namespace idempotency

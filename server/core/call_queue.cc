@@ -48,17 +48,25 @@ void CallQueue::EndPauses(SteadyTime now) {
   }
 }
 
+void CallQueue::CountIn(const Call& call) {
+  all_.Add(call);
+  if (call.seen != nullptr) woken_.Add(call);
+}
+
+void CallQueue::CountOut(const Call& call) {
+  all_.Remove(call);
+  if (call.seen != nullptr) woken_.Remove(call);
+}
+
 void CallQueue::Add(std::list<Call> call) {
-  items_ += 1;
-  bytes_ += call.front().bytes;
+  CountIn(call.front());
   std::list<Call>& calls = ChainFor(call.front()).calls;
   calls.splice(calls.end(), call);
 }
 
 void CallQueue::PutBack(std::list<Call> calls) {
   if (calls.empty()) return;
-  items_ += calls.size();
-  for (const Call& call : calls) bytes_ += call.bytes;
+  for (const Call& call : calls) CountIn(call);
   std::list<Call>& chain = ChainFor(calls.front()).calls;
   chain.splice(chain.begin(), calls);
 }
@@ -93,9 +101,8 @@ std::vector<Led> CallQueue::TakeRound(SteadyTime now, std::size_t items_max,
       while (!calls.empty() && MayFollow(led.leader.front(), calls.front())) {
         led.followers.splice(led.followers.end(), calls, calls.begin());
       }
-      for (const Call& call : led.followers) bytes_ -= call.bytes;
-      bytes_ -= led.leader.front().bytes;
-      items_ -= 1 + led.followers.size();
+      CountOut(led.leader.front());
+      for (const Call& call : led.followers) CountOut(call);
       led.after_crowd = after_crowd;
       crowd =
           IsClaim(led.leader.front()) && led.followers.size() >= limits::kCrowd;
@@ -121,8 +128,7 @@ std::list<Call> CallQueue::TakeIf(
     for (auto call = chain.calls.begin(); call != chain.calls.end();) {
       const auto next = std::next(call);
       if (dead(*call)) {
-        items_ -= 1;
-        bytes_ -= call->bytes;
+        CountOut(*call);
         taken.splice(taken.end(), chain.calls, call);
       }
       call = next;

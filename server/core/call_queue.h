@@ -48,12 +48,28 @@ class CallQueue {
   // Takes out every call for which `dead` holds.
   std::list<Call> TakeIf(const std::function<bool(const Call&)>& dead);
 
-  bool empty() const { return items_ == 0; }
-  std::size_t items() const { return items_; }
+  struct Total {
+    std::size_t items = 0;
+    std::size_t bytes = 0;
+
+    void Add(const Call& call) {
+      items += 1;
+      bytes += call.bytes;
+    }
+    void Remove(const Call& call) {
+      items -= 1;
+      bytes -= call.bytes;
+    }
+  };
+
+  bool empty() const { return all_.items == 0; }
+  std::size_t items() const { return all_.items; }
   // How many of them the next rounds can take, one a key; those whose calls
   // were taken out count until the next round.
   std::size_t keys() const { return ready_.size(); }
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return all_.bytes; }
+  // Those that have waited for another owner's end: they were taken in before.
+  const Total& woken() const { return woken_; }
 
  private:
   enum class Place { kNone, kReady, kPaused };
@@ -72,13 +88,15 @@ class CallQueue {
   Chain& ChainFor(const Call& call);
   void MakeReady(const RecordId& id, Chain& chain);
   void EndPauses(SteadyTime now);
+  void CountIn(const Call& call);
+  void CountOut(const Call& call);
 
   Chains chains_;
   std::deque<RecordId> ready_;
   // By their ends. Chains that have been made ready meanwhile stay in it.
   std::deque<Pause> pauses_;
-  std::size_t items_ = 0;
-  std::size_t bytes_ = 0;
+  Total all_;
+  Total woken_;
 };
 
 }  // namespace idempotency

@@ -15,6 +15,10 @@
 namespace idempotency {
 namespace {
 
+bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
+  return outcome.ok() && std::holds_alternative<Replay>(*outcome);
+}
+
 // One batch of claims on its way through the rounds.
 class ClaimRun {
  public:
@@ -27,10 +31,6 @@ class ClaimRun {
         answers_(claims.size()),
         to_be_renewed_(claims.size()),
         open_(All(claims.size())) {}
-
-  // Inserts new records: as RecordTable::InsertNew().
-  using InsertNew =
-      absl::FunctionRef<absl::StatusOr<Times>(Batch<ClaimCommand> creating)>;
 
   std::vector<ClaimAnswer> Run(InsertNewRecords insert_new) {
     for (int round = 0; round < limits::kStoreRoundsMax && !open_.empty();

@@ -107,10 +107,6 @@ Open WriteDecisions(RecordTable& table, Batch<Command> batch,
   return changed;
 }
 
-inline bool IsReplay(const absl::StatusOr<ClaimOutcome>& outcome) {
-  return outcome.ok() && std::holds_alternative<Replay>(*outcome);
-}
-
 }  // namespace idempotency
 
 #endif  // IDEMPOTENCY_SERVER_CORE_DECISION_ROUNDS_H_

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/core/admission.h"
+#include "server/core/answer_batch.h"
 #include "server/core/answer_queue.h"
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
@@ -40,7 +41,9 @@ struct LaneOptions {
   // maximum, starts anew after a success.
   std::chrono::milliseconds backoff_min{20};
   std::chrono::milliseconds backoff_max{500};
-  // Whoever would wait beyond these is answered InProgress at once.
+  // Whoever would wait beyond these is answered InProgress at once. Those who
+  // have been woken count until they are taken to the store, here and not in
+  // the queue's bounds.
   std::size_t waiters_max = limits::kWaitersMax;
   std::size_t waiters_bytes_max = limits::kWaitersBytesMax;
   // Where the answers of a large batch are given; it must outlive the lane.
@@ -99,11 +102,6 @@ class Lane {
   void Stop();
 
  private:
-  // To be given when the batch has been gone through.
-  template <typename Outcome>
-  using Answers =
-      std::vector<std::pair<Done<Outcome>, absl::StatusOr<Outcome>>>;
-
   enum class Verdict { kAnswered, kBroken, kLater, kAlone, kAside };
 
   // OK, or OVERLOADED.
@@ -126,15 +124,17 @@ class Lane {
   template <typename Kind, typename StoreAnswer>
   void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
               std::size_t batch_size, std::vector<Led*>* alone);
-  template <typename Outcome>
-  void Give(Answers<Outcome> answers);
+  template <typename Kind>
+  void RunAgain(const std::vector<Led*>& calls);
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
+  bool MayBeTriedAgain(Led& led);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
-  void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome,
-                       Answers<LookupOutcome>& answers);
+  template <typename Kind, typename Outcome>
+  void AnswerFollowers(Led& led, const absl::StatusOr<Outcome>& outcome,
+                       AnswerBatch<Outcome>& answers);
   void AnswerClaims(Led& led, ClaimAnswer& answer,
-                    Answers<ClaimOutcome>& answers);
+                    AnswerBatch<ClaimOutcome>& answers);
   bool MayWait(const Call& call) const;
   void AnswerInProgress(Call& call) const;
   Lane& HomeOf(const Led& led);
@@ -182,6 +182,7 @@ class Lane {
   std::optional<SteadyTime> rules_read_at_;
   absl::Status rules_read_;  // how that went
   int locks_met_ = 0;        // by calls that were tried alone, in this round
+  bool looks_fail_ = false;  // for another reason than the store's absence
 };
 
 }  // namespace idempotency

@@ -38,8 +38,9 @@ absl::Status Lane::Admit(const Call& call) const {
   std::optional<SteadyTime::duration> back_after =
       admission_.Refuse(work, call.submitted, call.context.deadline, load);
   if (!back_after.has_value()) {
-    if (queue_.items() < items_max &&
-        queue_.bytes() + call.bytes <= options_.queue_bytes_max) {
+    if (queue_.items() - queue_.woken().items < items_max &&
+        queue_.bytes() - queue_.woken().bytes + call.bytes <=
+            options_.queue_bytes_max) {
       return absl::OkStatus();
     }
     back_after = admission_.ExpectedTime(call.submitted, load);

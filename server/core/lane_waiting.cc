@@ -203,7 +203,7 @@ Lane& Lane::HomeOf(const Led& led) {
 // could have got themselves. Only those that need no write are answered; the
 // first that does leads the next round.
 void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
-                        Answers<ClaimOutcome>& answers) {
+                        AnswerBatch<ClaimOutcome>& answers) {
   Lane& home = HomeOf(led);
   Call& leader = led.leader.front();
   std::list<Call> waiting;
@@ -224,7 +224,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
     let_wait(led.leader, *in_progress);
   } else {
     if (EndsWaits(answer.outcome)) home.Wake(leader.id());
-    answers.emplace_back(std::move(claim.done), std::move(answer.outcome));
+    answers.Add(std::move(claim.done), std::move(answer.outcome));
   }
   while (answer.observed.has_value() && !led.followers.empty()) {
     ClaimCall& follower = std::get<ClaimCall>(led.followers.front().request);
@@ -239,7 +239,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
     if (decision.answer.ok()) {
       CountUnwritten(*decision.answer, *record, metrics_);
     }
-    answers.emplace_back(std::move(follower.done), std::move(decision.answer));
+    answers.Add(std::move(follower.done), std::move(decision.answer));
     led.followers.pop_front();
     Count(metrics_.followers_answered);
   }
@@ -260,9 +260,11 @@ void Lane::LetWait(std::list<Call> calls) {
       Call& call = one.front();
       call.setback = absl::OkStatus();
       call.home = nullptr;
+      const CallQueue::Total& woken = queue_.woken();
       if (!accepting_ || call.context.wait_until <= now ||
-          waiters_.items() >= options_.waiters_max ||
-          waiters_.bytes() + call.bytes > options_.waiters_bytes_max) {
+          waiters_.items() + woken.items >= options_.waiters_max ||
+          waiters_.bytes() + woken.bytes + call.bytes >
+              options_.waiters_bytes_max) {
         refused.splice(refused.end(), one);
       } else {
         waiters_.Add(std::move(one), now);
@@ -311,6 +313,8 @@ std::vector<Watched> Lane::TendWaiters() {
 }
 
 // While the store fails, the waiters wait on: what they saw is what is known.
+// A look that can't be had for another reason leaves it to the waiters to ask
+// by themselves.
 void Lane::LookAt(const std::vector<Watched>& watched) {
   if (watched.empty()) return;
   std::vector<const Watched*> items;
@@ -324,15 +328,23 @@ void Lane::LookAt(const std::vector<Watched>& watched) {
     look_not_before_ = now + std::max<SteadyTime::duration>(
                                  kLookPause, (now - asked_at) * kLookRest);
   }
-  if (!changed.ok()) {
-    if (SetbackOf(changed.status().code()) == Setback::kUnavailable ||
-        SetbackOf(changed.status().code()) == Setback::kUnknown) {
+  const bool failed =
+      !changed.ok() && SetbackOf(changed.status().code()) == Setback::kRejected;
+  if (!changed.ok() && !failed) {
+    // Where it met a change under way, the next look finds what came of it.
+    if (SetbackOf(changed.status().code()) != Setback::kContended) {
       NoteStoreFailure(changed.status());
     }
     return;
   }
-  for (std::size_t i = 0; i < watched.size() && i < changed->size(); ++i) {
-    if ((*changed)[i]) Wake(watched[i].id);
+  if (failed && !looks_fail_) {
+    log_.Write(Severity::kError,
+               "a look at records that are waited for failed in the store",
+               ErrorField(changed.status()));
+  }
+  looks_fail_ = failed;
+  for (std::size_t i = 0; i < watched.size(); ++i) {
+    if (failed || (i < changed->size() && (*changed)[i])) Wake(watched[i].id);
   }
 }
 

@@ -42,7 +42,8 @@ struct ReaperOptions {
   // The most rows that a statement takes; how many it does is SweepStep's.
   int batch = 5000;
   absl::Duration conflict_retention = absl::Hours(90 * 24);
-  // Between two sweeps that found less than they asked for.
+  // After a sweep that found half of what it asked for, or less; no rest is
+  // longer.
   absl::Duration pause = absl::Seconds(5);
 };
 
@@ -57,8 +58,8 @@ class Reaper {
          std::function<void(const absl::StatusOr<SweepReport>&)> log);
 
   // One bounded step. Returns how long to rest before the next: while there is
-  // a backlog, twice the time that the step took, so that the database has most
-  // of its time for callers.
+  // a backlog, twice the time that the step took (but at most a pause), so that
+  // the database has most of its time for callers.
   absl::Duration SweepOnce();
 
  private:

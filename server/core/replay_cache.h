@@ -10,8 +10,11 @@
 // nobody is granted anything from here.
 //
 // What the cache can't see is a database that forgets: rows deleted by hand, a
-// backup restored, a failover that lost a record. Then replays go on for at
-// most limits::kReplayCacheLifeMax, as they would have been given just before.
+// backup restored, a failover that lost a record. Nor does it see the
+// database's clock being stepped forward, by which the record is over sooner.
+// Then replays go on for at most limits::kReplayCacheLifeMax, as they would
+// have been given just before. The steady clock stands still while the host is
+// suspended: so much longer may they go on after that.
 #ifndef IDEMPOTENCY_SERVER_CORE_REPLAY_CACHE_H_
 #define IDEMPOTENCY_SERVER_CORE_REPLAY_CACHE_H_
 

@@ -26,7 +26,7 @@ const std::vector<Statement>& TableStatements() {
       statements::InsertAndFinalize(),
       statements::kReadRecords,
       statements::kReadBodies,
-      statements::kFindChanged,
+      statements::kFindUnchanged,
       statements::kReplace,
       statements::kKeepConflicts,
       statements::kCountConflicts,

@@ -85,7 +85,7 @@ class WaitingWireTest : public WireTest {
     double sent = 0;
     for (const Replica* of : {&replica(), other_}) {
       for (const char* statement :
-           {"insert_new", "read_records", "replace", "find_changed"}) {
+           {"insert_new", "read_records", "replace", "find_unchanged"}) {
         for (const auto& [series, value] :
              Metrics(*of).Under("idempotency_statement_seconds_count")) {
           if (series.find(statement) != std::string::npos) sent += value;

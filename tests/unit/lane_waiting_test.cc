@@ -198,6 +198,29 @@ TEST_F(WaiterTest, DrainingReplicaAnswersItsWaitersAtOnce) {
   EXPECT_TRUE(At(0).engine->idle());
 }
 
+// The owner's Finalize is with the lane for calls that met a lock, and comes to
+// its end while the stopped lane answers its queue.
+TEST_F(WaiterTest, WakingTheWaitersOfAStoppedLaneLosesNone) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2});
+  trouble_ = [](MemoryStatement, StatementPhase) {
+    return absl::AbortedError("a lock");
+  };
+  Finalize(0);
+  const std::vector<Lane*> lanes = At(0).engine->lanes();
+  lanes.front()->RunBatch();
+  trouble_ = nullptr;
+  ASSERT_EQ(lanes.back()->queued(), 1u);
+  At(0).engine->Submit(
+      LookupCommand{.id = {"scope", "other"}}, {},
+      [&](const absl::StatusOr<LookupOutcome>&) { lanes.back()->RunBatch(); });
+  lanes.front()->Stop();
+  lanes.front()->RunBatch();
+  EXPECT_EQ(OutcomeOf("finalize"), "ok");
+  EXPECT_EQ(OutcomeOf("waiter"), "InProgress");
+  EXPECT_TRUE(At(0).engine->idle());
+}
+
 TEST_F(WaiterTest, WhoWouldWaitBeyondTheBoundIsAnsweredAtOnce) {
   options_.waiters_max = 2;
   LetOwnerHold();
@@ -207,6 +230,31 @@ TEST_F(WaiterTest, WhoWouldWaitBeyondTheBoundIsAnsweredAtOnce) {
   RunLanes();
   EXPECT_EQ(OutcomeOf("three"), "InProgress");
   EXPECT_EQ(waiting(), 2u);
+}
+
+TEST_F(WaiterTest, WokenCrowdTakesNoRoomFromOtherKeys) {
+  options_.queue_items_max = 4;
+  options_.waiters_max = 6;
+  LetOwnerHold();
+  for (int i = 0; i < 6; ++i) {
+    LetWait(0, "waiter " + std::to_string(i), {.token = i + 2});
+  }
+  Finalize(0);
+  Lane& lane = *At(0).engine->lanes().front();
+  lane.RunBatch();
+  ASSERT_EQ(lane.queued(), 6u);
+  for (int i = 0; i < 5; ++i) {
+    Claim(0, "other " + std::to_string(i), {.key = std::to_string(i)});
+  }
+  EXPECT_EQ(OutcomeOf("other 4"), "OVERLOADED") << "the bound still holds";
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("other 3"), "Claimed");
+  EXPECT_EQ(OutcomeOf("waiter 5"), "Replay");
+  for (int i = 0; i < 5; ++i) {
+    Claim(0, "again " + std::to_string(i),
+          {.key = "again" + std::to_string(i)});
+  }
+  EXPECT_EQ(OutcomeOf("again 4"), "OVERLOADED") << "no more than before";
 }
 
 TEST_F(WaiterTest, WaitersOutlastAStoreThatIsAway) {
@@ -225,6 +273,22 @@ TEST_F(WaiterTest, WaitersOutlastAStoreThatIsAway) {
   trouble_ = nullptr;
   Pass(seconds(2));
   EXPECT_EQ(OutcomeOf("long"), "Replay");
+}
+
+TEST_F(WaiterTest, WaitersAskByThemselvesWhereTheStoreRefusesToLook) {
+  LetOwnerHold();
+  LetWait(1, "waiter", {.token = 2});
+  trouble_ = [](MemoryStatement statement, StatementPhase) {
+    return statement == MemoryStatement::kFindChanged
+               ? absl::InternalError("SQLSTATE 0A000")
+               : absl::OkStatus();
+  };
+  Pass(seconds(10));
+  EXPECT_LE(Sent(MemoryStatement::kRead), 60) << "no more often than it looks";
+  Finalize(0);
+  Pass(seconds(2));
+  EXPECT_EQ(OutcomeOf("waiter"), "Replay");
+  EXPECT_THAT(log_.lines(), ::testing::SizeIs(1));
 }
 
 TEST_F(WaiterTest, WokenWaiterNearItsDeadlineIsPutIntoNoStatement) {

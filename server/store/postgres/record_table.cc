@@ -336,7 +336,7 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::KeepConflicts(
 
 absl::StatusOr<std::vector<bool>> PgRecordTable::FindChanged(
     Batch<Watched> watched) {
-  std::vector<bool> changed(watched.size());
+  std::vector<bool> changed(watched.size(), true);
   if (watched.empty()) return changed;
   BatchWriter out;
   for (const Watched* one : watched) {
@@ -345,12 +345,12 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::FindChanged(
     out.Int8(one->version);
     out.EndRow();
   }
-  const absl::Status status = RunForItems(connection_, statements::kFindChanged,
-                                          std::move(out).Finish(), watched,
-                                          [&](std::size_t item, PgRow&) {
-                                            changed[item] = true;
-                                            return true;
-                                          });
+  const absl::Status status = RunForItems(
+      connection_, statements::kFindUnchanged, std::move(out).Finish(), watched,
+      [&](std::size_t item, PgRow&) {
+        changed[item] = false;
+        return true;
+      });
   if (!status.ok()) return status;
   return changed;
 }

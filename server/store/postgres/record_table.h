@@ -13,10 +13,10 @@
 
 namespace idempotency {
 
-// Every function but two is one statement: Read asks again for what the first
-// statement could not tell (long bodies, or the time where no row exists), and
-// ReadRules reads three tables. A row that no transition makes is answered
-// with RECORD_CORRUPT in its ReadRow.
+// Every function but three is one statement: Read asks again for what the first
+// statement could not tell (long bodies, or the time where no row exists),
+// InsertAndFinalize is two on Citus, and ReadRules reads three tables. A row
+// that no transition makes is answered with RECORD_CORRUPT in its ReadRow.
 //
 // Durations and times are kept in whole microseconds, rounded down.
 class PgRecordTable final : public RecordTable {

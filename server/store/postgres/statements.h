@@ -165,19 +165,18 @@ JOIN idempotency_records AS r
 )sql",
                                           Effect::kRead, Plan::kKept};
 
-// Of records that are waited for, those that are no longer as they were seen.
-// No columns of the record: most looks find nothing.
-inline constexpr Statement kFindChanged = {"find_changed", R"sql(
+// Of records that are waited for, those that are still as they were seen. To
+// ask for the others takes an outer join, which Citus can't leave to its nodes.
+inline constexpr Statement kFindUnchanged = {"find_unchanged", R"sql(
 SELECT w.scope, w.key
 FROM unnest($1::text[], $2::text[], $3::bigint[]) AS w (scope, key, version)
-LEFT JOIN idempotency_records AS r
+JOIN idempotency_records AS r
   ON r.scope = w.scope
   AND r.key = w.key
   AND r.version = w.version
   AND r.lease_expires_at > now()
-WHERE r.version IS NULL
 )sql",
-                                           Effect::kRead, Plan::kKept};
+                                             Effect::kRead, Plan::kKept};
 
 // $4 and $5 are the guard beside the name. Every time is a parameter: the
 // decision was made at the time of the read.
