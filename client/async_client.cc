@@ -38,6 +38,9 @@ using std::chrono::nanoseconds;
 // few are left.
 constexpr std::size_t kManyCalls = 32;
 constexpr std::size_t kFewCalls = 8;
+// A stream that ends in good order is replaced by one that lasts: a call that
+// meets with so many has attempts to lose on more.
+constexpr int kSentAnewMax = 4;
 constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
 constexpr nanoseconds kWaitMax = std::chrono::seconds(60);
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
@@ -234,7 +237,9 @@ class AsyncClient::Call final
     Failed(status, FailureOf(status, writes_, sent));
   }
 
-  void OnSendAgain(bool sent) override {
+  void OnSendAgain(const absl::Status& why, bool sent) override {
+    if (sent_anew_ == kSentAnewMax) return OnFailure(why, sent);
+    ++sent_anew_;
     may_have_acted_ = may_have_acted_ || (writes_ && sent);
     Send();
   }
@@ -369,6 +374,7 @@ class AsyncClient::Call final
   Answered<Response> answered_;
   const ClientEnvironment::TimePoint deadline_;
   RetryState retry_;
+  int sent_anew_ = 0;
   // By what was sent and begun anew.
   bool may_have_acted_ = false;
   std::optional<absl::Status> last_failure_;

@@ -47,6 +47,19 @@ absl::Status LostWith(const absl::Status& end) {
   return lost;
 }
 
+// It carries out nothing that it reads from now on.
+bool IsDraining(const absl::Status& error) {
+  return absl::IsUnavailable(error) && ErrorReasonOf(error) == kDraining;
+}
+
+// Only where the command was not carried out because the stream is to end.
+std::optional<absl::Status> DrainingOf(const v1::Result& result) {
+  if (!result.has_error()) return std::nullopt;
+  absl::Status error = ToAbslStatus(result.error());
+  if (!IsDraining(error)) return std::nullopt;
+  return error;
+}
+
 // What a server says, or a proxy, that will say the same next time.
 bool Refuses(const absl::Status& end) {
   return !end.ok() && !absl::IsUnavailable(end) && !absl::IsCancelled(end);
@@ -176,20 +189,33 @@ void BulkStream::OnReadDone(bool ok) {
   }
   v1::BulkResponse response;
   response.Swap(&response_);
-  std::vector<std::pair<std::shared_ptr<BulkCommand>, v1::Result*>> answered;
+  struct Answered {
+    std::shared_ptr<BulkCommand> command;
+    v1::Result* result;
+    std::optional<absl::Status> draining;
+  };
+  std::vector<Answered> answered;
   answered.reserve(static_cast<std::size_t>(response.results_size()));
   {
     MutexLock lock(mutex_);
     for (v1::Result& result : *response.mutable_results()) {
       auto command = queue_.TakeAnswered(result.id());
+      auto draining = DrainingOf(result);
+      if (draining.has_value()) closed_ = true;
       if (command == nullptr) continue;
-      answered.emplace_back(std::move(command), &result);
+      answered.push_back({std::move(command), &result, std::move(draining)});
     }
   }
   // Before the answers are handed out: one that takes long holds up no other.
   StartRead(&response_);
   handing_out = this;
-  for (const auto& [command, result] : answered) command->OnResult(*result);
+  for (const auto& [command, result, draining] : answered) {
+    if (draining.has_value()) {
+      command->OnSendAgain(*draining, false);
+    } else {
+      command->OnResult(*result);
+    }
+  }
   handing_out = nullptr;
   Perform(NextStep());
 }
@@ -246,13 +272,12 @@ void BulkStream::OnDone(const grpc::Status& status) {
   }
   const absl::Status end = ToAbslStatus(status);
   streams_.Ended(this, ever_answered || !(Refuses(end) || stood_still));
-  // Neither can go round for ever: the one makes calls of the commands, the
-  // other has answered some.
   const bool unsupported = !ever_answered && absl::IsUnimplemented(end);
-  const bool in_good_order = ever_answered && ErrorReasonOf(end) == kDraining;
   for (const BulkQueue::Unanswered& each : unanswered) {
-    if (!each.cancelled && (unsupported || in_good_order)) {
-      each.command->OnSendAgain(each.sent && !unsupported);
+    if (!each.cancelled && (unsupported || IsDraining(end))) {
+      // Such an end comes after the results of what was carried out; but gRPC
+      // drops results that an error of the stream overtakes.
+      each.command->OnSendAgain(LostWith(end), each.sent && !unsupported);
     } else {
       each.command->OnFailure(LostWith(end), each.sent);
     }

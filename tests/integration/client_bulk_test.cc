@@ -291,6 +291,70 @@ TEST(ClientBulkTest, AStreamThatEndsInGoodOrderUsesNoAttemptsUp) {
   EXPECT_EQ(server->streams(), 2);
 }
 
+TEST(ClientBulkTest, AStreamThatEndsInGoodOrderMayHaveAnsweredNothing) {
+  ScriptedServer server(
+      {Lost()}, 0,
+      {EndAfter(1, Refused(grpc::StatusCode::UNAVAILABLE, "DRAINING").status),
+       GrantAll});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  EXPECT_TRUE(IsGrantOf("order", Claim(*client, "order").get()));
+  EXPECT_EQ(server->streams(), 2);
+}
+
+TEST(ClientBulkTest, AStreamThatDrainsIsLeftAtOnceButForWhatItHolds) {
+  absl::Notification holds;
+  absl::Notification answer;
+  bool closed_in_order = false;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext* context, BulkWire* wire) {
+                           v1::BulkResponse held;
+                           *held.add_results() =
+                               GrantOf(ReadCommands(wire, 1).at(0));
+                           holds.Notify();
+                           v1::BulkResponse response;
+                           for (const auto& each : ReadCommands(wire, 10)) {
+                             *response.add_results() = DrainingFor(each);
+                           }
+                           wire->Write(response);
+                           answer.WaitForNotification();
+                           wire->Write(held);
+                           EXPECT_THAT(ReadCommands(wire, 1), IsEmpty());
+                           closed_in_order = !context->IsCancelled();
+                           return grpc::Status::OK;
+                         },
+                         GrantAll});
+  auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  auto held = Claim(*client, "held");
+  holds.WaitForNotification();
+
+  auto answers = ClaimMany(*client, 10);
+  ExpectGrants(answers);
+  auto next = ClaimMany(*client, 10);
+  ExpectGrants(next);
+  EXPECT_EQ(server->streams(), 2);
+
+  answer.Notify();
+  EXPECT_TRUE(IsGrantOf("held", held.get()));
+  client.reset();
+  server.Stop();
+  EXPECT_TRUE(closed_in_order);
+}
+
+TEST(ClientBulkTest, WhereEveryStreamDrainsACallFailsInTheEnd) {
+  ScriptedServer server({Lost()}, 0, {[](grpc::ServerContext*, BulkWire* wire) {
+                          v1::BulkResponse response;
+                          *response.add_results() =
+                              DrainingFor(ReadCommands(wire, 1).at(0));
+                          wire->Write(response);
+                          return ReadAndAnswerNothing(nullptr, wire);
+                        }});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  const absl::Status status = Claim(*client, "order").get().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReasonOf(status), "DRAINING");
+  EXPECT_EQ(server->streams(), 5);
+}
+
 TEST(ClientBulkTest, AServerWithoutBulkIsCalledInsteadAndAskedOnce) {
   ScriptedServer server({GrantedCall("order")}, 0, {Unknown});
   // One attempt: finding out uses none up.
@@ -423,7 +487,9 @@ class KeptClaim final : public internal::BulkCommand {
   void OnFailure(const absl::Status& status, bool) override {
     granted_.set_value(status.ToString());
   }
-  void OnSendAgain(bool) override { granted_.set_value("again"); }
+  void OnSendAgain(const absl::Status&, bool) override {
+    granted_.set_value("again");
+  }
 
   std::string Granted() { return granted_.get_future().get(); }
 

@@ -24,7 +24,7 @@ class Command final : public BulkCommand {
   void Lend(v1::Command&) override {}
   void OnResult(v1::Result&) override {}
   void OnFailure(const absl::Status&, bool) override {}
-  void OnSendAgain(bool) override {}
+  void OnSendAgain(const absl::Status&, bool) override {}
 };
 
 class BulkQueueTest : public testing::Test {
