@@ -16,7 +16,10 @@ using std::chrono::nanoseconds;
 
 constexpr char kDraining[] = "DRAINING";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr char kOverloaded[] = "OVERLOADED";
 constexpr std::chrono::minutes kNoUsePause{1};
+constexpr std::chrono::seconds kOverloadedPause{5};
+constexpr std::chrono::seconds kLostPause{1};  // doubled each time
 // So many answers' calls are kept together before they are sent.
 constexpr std::size_t kHeldBackMax = 256;
 
@@ -60,9 +63,25 @@ std::optional<absl::Status> DrainingOf(const v1::Result& result) {
   return error;
 }
 
-// What a server says, or a proxy, that will say the same next time.
-bool Refuses(const absl::Status& end) {
-  return !end.ok() && !absl::IsUnavailable(end) && !absl::IsCancelled(end);
+// The server has no room for the stream, and has read nothing of it.
+bool IsTurnedAway(const absl::Status& end, bool ever_answered) {
+  return !ever_answered && absl::IsUnavailable(end) &&
+         ErrorReasonOf(end) == kOverloaded;
+}
+
+// What the end says about the streams to come.
+StreamEnd MeaningOf(const absl::Status& end, bool ever_answered,
+                    bool stood_still) {
+  if (ever_answered) return {.answered = true};
+  if (IsTurnedAway(end, ever_answered)) {
+    return {.pause = RetryDelayOf(end).value_or(kOverloadedPause)};
+  }
+  if (end.ok() || IsDraining(end)) return {};
+  // What a server says, or a proxy, that will say the same next time.
+  if (stood_still || !(absl::IsUnavailable(end) || absl::IsCancelled(end))) {
+    return {.pause = kNoUsePause};
+  }
+  return {.lost = true};
 }
 
 }  // namespace
@@ -75,6 +94,7 @@ void BulkStream::Open(v1::IdempotencyService::StubInterface& stub) {
     MutexLock lock(mutex_);
     self_ = shared_from_this();
     context = &context_.emplace();
+    SetIdleTimer();
   }
   stub.async()->Bulk(context, this);
   // Until a read fails: writes begin outside of the reactions.
@@ -88,6 +108,7 @@ bool BulkStream::Enqueue(std::shared_ptr<BulkCommand> command,
   MutexLock lock(mutex_);
   if (closed_ || queue_.full()) return false;
   queue_.Add(std::move(command), request_bytes, Real().Now() + timeout);
+  used_ = true;
   SetTimer();
   return true;
 }
@@ -234,6 +255,28 @@ void BulkStream::SetTimer() {
   });
 }
 
+void BulkStream::SetIdleTimer() {
+  idle_timer_ = Real().RunAfter(idle_max_ / 2, [weak = weak_from_this()] {
+    const std::shared_ptr<BulkStream> self = weak.lock();
+    if (self != nullptr) self->EndIfIdle();
+  });
+}
+
+void BulkStream::EndIfIdle() {
+  {
+    MutexLock lock(mutex_);
+    // gRPC has let go of it, and nothing may renew what OnDone() ended.
+    if (!context_.has_value()) return;
+    if (!used_ && queue_.empty()) {
+      closed_ = true;
+    } else {
+      used_ = false;
+      SetIdleTimer();
+    }
+  }
+  Perform(NextStep());
+}
+
 void BulkStream::TimePassed() {
   std::vector<BulkQueue::Unanswered> due;
   {
@@ -266,18 +309,20 @@ void BulkStream::OnDone(const grpc::Status& status) {
     self = std::move(self_);
     context_.reset();
     timer_.reset();
+    idle_timer_.reset();
     unanswered = queue_.TakeAll();
     ever_answered = queue_.ever_answered();
     stood_still = queue_.stands_still();
   }
   const absl::Status end = ToAbslStatus(status);
-  streams_.Ended(this, ever_answered || !(Refuses(end) || stood_still));
-  const bool unsupported = !ever_answered && absl::IsUnimplemented(end);
+  streams_.Ended(this, MeaningOf(end, ever_answered, stood_still));
+  const bool unread = IsTurnedAway(end, ever_answered) ||
+                      (!ever_answered && absl::IsUnimplemented(end));
   for (const BulkQueue::Unanswered& each : unanswered) {
-    if (!each.cancelled && (unsupported || IsDraining(end))) {
+    if (!each.cancelled && (unread || IsDraining(end))) {
       // Such an end comes after the results of what was carried out; but gRPC
-      // drops results that an error of the stream overtakes.
-      each.command->OnSendAgain(LostWith(end), each.sent && !unsupported);
+      // may drop results that an error of the stream overtakes.
+      each.command->OnSendAgain(LostWith(end), each.sent && !unread);
     } else {
       each.command->OnFailure(LostWith(end), each.sent);
     }
@@ -325,7 +370,7 @@ std::shared_ptr<BulkStream> BulkStreams::StreamOver(
     }
     former = std::move(current_);
     connection_ = connection;
-    current_ = stream = std::make_shared<BulkStream>(*this);
+    current_ = stream = std::make_shared<BulkStream>(*this, idle_max_);
     streams_.insert(stream.get());
     stream->Open(*connection->stub);
   }
@@ -338,9 +383,18 @@ void BulkStreams::CancelCommands() {
   for (BulkStream* stream : streams_) stream->CancelCommands();
 }
 
-void BulkStreams::Ended(const BulkStream* stream, bool of_use) {
+void BulkStreams::Ended(const BulkStream* stream, const StreamEnd& end) {
   MutexLock lock(mutex_);
-  if (!of_use) not_before_ = Real().Now() + kNoUsePause;
+  nanoseconds pause = end.pause;
+  if (end.answered) lost_in_a_row_ = 0;
+  if (end.lost && ++lost_in_a_row_ > 1) {
+    constexpr int kDoublingsMax = 6;
+    pause = kLostPause * (1 << std::min(lost_in_a_row_ - 2, kDoublingsMax));
+    pause = std::min<nanoseconds>(pause, kNoUsePause);
+  }
+  if (pause > nanoseconds(0)) {
+    not_before_ = Real().Now() + std::min<nanoseconds>(pause, kNoUsePause);
+  }
   if (current_.get() != stream) return;
   current_.reset();
   connection_.reset();

@@ -378,6 +378,35 @@ TEST(ClientBulkTest, AStreamThatAProxyRefusesIsNotTriedAgainSoon) {
   EXPECT_EQ(server->calls(), 20);
 }
 
+TEST(ClientBulkTest, AServerWithoutRoomForAStreamIsCalledAndReadNothing) {
+  ScriptedServer server({GrantedCall("order")}, 0,
+                        {EndAfter(1, Busy().status)});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(IsGrantOf("order", Claim(*client, "order").get()));
+  }
+  EXPECT_EQ(server->streams(), 1);
+  EXPECT_EQ(server->calls(), 20);
+}
+
+TEST(ClientBulkTest, WhatAFullServerRefusedWithItsStreamIsKnownNotToHaveActed) {
+  ScriptedServer server({Busy()}, 0, {EndAfter(1, Busy().status)});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  EXPECT_EQ(ErrorReasonOf(Claim(*client, "order").get().status()),
+            "OVERLOADED");
+}
+
+TEST(ClientBulkTest, StreamsThatAreLostOneAfterTheOtherGiveWayToCalls) {
+  ScriptedServer server({GrantedCall("order")}, 0,
+                        {EndAfter(1, Lost().status)});
+  const auto client = Connect(server);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(IsGrantOf("order", Claim(*client, "order").get()));
+  }
+  EXPECT_EQ(server->streams(), 2);
+  EXPECT_EQ(server->calls(), 20);
+}
+
 // ------------------------------------------------------------------ deadlines
 
 TEST(ClientBulkTest, EachDeadlineHoldsOnAStreamThatStandsStill) {
@@ -497,6 +526,33 @@ class KeptClaim final : public internal::BulkCommand {
   v1::ClaimRequest request_;
   std::promise<std::string> granted_;
 };
+
+TEST(BulkStreamsTest, AStreamThatIsIdleIsClosedInGoodOrderAndReplaced) {
+  std::promise<bool> closed_in_order;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext* context, BulkWire* wire) {
+                           GrantAll(context, wire);
+                           closed_in_order.set_value(!context->IsCancelled());
+                           return grpc::Status::OK;
+                         },
+                         GrantAll});
+  const auto connection = std::make_shared<const internal::Connection>(
+      grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()),
+      nullptr);
+  internal::BulkStreams streams(milliseconds(100));
+  const auto ask = [&](const std::string& key) {
+    const auto command = std::make_shared<KeptClaim>(key);
+    const auto stream =
+        streams.Enqueue(connection, true, command, 100, seconds(20));
+    ASSERT_NE(stream, nullptr);
+    stream->Flush();
+    EXPECT_EQ(command->Granted(), key);
+  };
+  ask("first");
+  EXPECT_TRUE(closed_in_order.get_future().get());
+  ask("second");
+  EXPECT_EQ(server->streams(), 2);
+}
 
 TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
   absl::Notification answer_first;
