@@ -191,17 +191,21 @@ class AsyncClient::Call final
           grpc::ClientContext*, const Request*, Response*,
           std::function<void(grpc::Status)>);
 
-  // `writes`: a lost answer leaves something unknown.
-  static void Start(Shared& shared, Method method, bool writes, Request request,
+  struct Kind {
+    Method method;
+    bool writes;  // a lost answer leaves something unknown
+    bool urgent;  // see CallOptions
+  };
+
+  static void Start(Shared& shared, Kind kind, Request request,
                     nanoseconds timeout, Answered<Response> answered) {
     if (timeout <= nanoseconds(0)) {
       answered(
           absl::DeadlineExceededError("the timeout is not positive: not sent"));
       return;
     }
-    const std::shared_ptr<Call> call(new Call(shared, method, writes,
-                                              std::move(request), timeout,
-                                              std::move(answered)));
+    const std::shared_ptr<Call> call(new Call(shared, kind, std::move(request),
+                                              timeout, std::move(answered)));
     bool ending;
     {
       MutexLock lock(shared.mutex);
@@ -222,6 +226,8 @@ class AsyncClient::Call final
   void Lend(v1::Command& command) override {
     internal::LendRequest(request_, command);
   }
+
+  bool urgent() const override { return urgent_; }
 
   void OnResult(v1::Result& result) override {
     if (result.has_error() && result.error().code() != 0) {
@@ -245,11 +251,12 @@ class AsyncClient::Call final
   }
 
  private:
-  Call(Shared& shared, Method method, bool writes, Request request,
-       nanoseconds timeout, Answered<Response> answered)
+  Call(Shared& shared, Kind kind, Request request, nanoseconds timeout,
+       Answered<Response> answered)
       : shared_(shared),
-        method_(method),
-        writes_(writes),
+        method_(kind.method),
+        writes_(kind.writes),
+        urgent_(kind.urgent),
         request_(std::move(request)),
         answered_(std::move(answered)),
         deadline_(shared.environment->Now() + timeout),
@@ -369,6 +376,7 @@ class AsyncClient::Call final
   Shared& shared_;
   const Method method_;
   const bool writes_;
+  const bool urgent_;
   Request request_;  // never changed, but lent as if it might be
   Response response_;
   Answered<Response> answered_;
@@ -446,7 +454,8 @@ void AsyncClient::Claim(const v1::ClaimRequest& request,
           ? Bounded(*options.timeout)
           : Bounded(shared_->options.timeout) + WaitOf(request);
   Call<v1::ClaimRequest, v1::ClaimResponse>::Start(
-      *shared_, &Async::Claim, true, request, timeout, std::move(answered));
+      *shared_, {&Async::Claim, true, options.urgent}, request, timeout,
+      std::move(answered));
 }
 
 void AsyncClient::Finalize(const v1::FinalizeRequest& request,
@@ -455,7 +464,7 @@ void AsyncClient::Finalize(const v1::FinalizeRequest& request,
   v1::FinalizeRequest fitting = request;
   internal::LeaveOutWhatIsRefused(shared_->options.body_bytes_max, &fitting);
   Call<v1::FinalizeRequest, v1::FinalizeResponse>::Start(
-      *shared_, &Async::Finalize, true, std::move(fitting),
+      *shared_, {&Async::Finalize, true, true}, std::move(fitting),
       Bounded(options.timeout.value_or(shared_->options.timeout)),
       std::move(answered));
 }
@@ -464,7 +473,7 @@ void AsyncClient::Lookup(const v1::LookupRequest& request,
                          const CallOptions& options,
                          Answered<v1::LookupResponse> answered) {
   Call<v1::LookupRequest, v1::LookupResponse>::Start(
-      *shared_, &Async::Lookup, false, request,
+      *shared_, {&Async::Lookup, false, options.urgent}, request,
       Bounded(options.timeout.value_or(shared_->options.timeout)),
       std::move(answered));
 }
@@ -473,7 +482,7 @@ void AsyncClient::Release(const v1::ReleaseRequest& request,
                           const CallOptions& options,
                           Answered<v1::ReleaseResponse> answered) {
   Call<v1::ReleaseRequest, v1::ReleaseResponse>::Start(
-      *shared_, &Async::Release, true, request,
+      *shared_, {&Async::Release, true, true}, request,
       Bounded(options.timeout.value_or(shared_->options.timeout)),
       std::move(answered));
 }

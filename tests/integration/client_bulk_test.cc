@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -99,6 +100,46 @@ TEST(ClientBulkTest, ALongRequestGoesAsACall) {
                    std::move(answered));
   EXPECT_TRUE(future.get().ok());
   EXPECT_EQ(server->calls(), 1);
+}
+
+TEST(ClientBulkTest, WhatEndsOrKeepsAClaimGoesBeforeNewClaims) {
+  absl::Notification read;
+  std::vector<v1::Command> commands;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext*, BulkWire* wire) {
+                          read.WaitForNotification();
+                          commands = ReadCommands(wire, 603);
+                          return Lost().status;
+                        }});
+  auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  // More than is written before the server reads.
+  std::vector<std::future<ClaimAnswer>> claims;
+  v1::ClaimRequest claim = ARequest();
+  claim.set_checkpoint(std::string(4 << 10, 'c'));
+  const auto add_claim = [&](const CallOptions& options) {
+    claim.set_claim_token(NewClaimToken());
+    auto [answered, future] = Promised<v1::ClaimResponse>();
+    client->Claim(claim, options, std::move(answered));
+    claims.push_back(std::move(future));
+  };
+  for (int i = 0; i < 600; ++i) add_claim({});
+  claim.set_key("renewed");
+  add_claim({.urgent = true});
+  auto [finalized, finalize_future] = Promised<v1::FinalizeResponse>();
+  client->Finalize(AFinalize("body"), {}, std::move(finalized));
+  auto [released, release_future] = Promised<v1::ReleaseResponse>();
+  client->Release(v1::ReleaseRequest(), {}, std::move(released));
+  read.Notify();
+  for (auto& each : claims) each.wait();
+  client.reset();
+  server.Stop();
+
+  ASSERT_THAT(commands, SizeIs(603));
+  const auto is_new = [](const v1::Command& each) {
+    return each.has_claim() && each.claim().key() != "renewed";
+  };
+  EXPECT_TRUE(is_new(commands.back()));
+  EXPECT_EQ(std::count_if(commands.begin(), commands.end(), is_new), 600);
 }
 
 // ------------------------------------------------------ which answer is whose
@@ -510,6 +551,7 @@ class KeptClaim final : public internal::BulkCommand {
   void Lend(v1::Command& command) override {
     internal::LendRequest(request_, command);
   }
+  bool urgent() const override { return false; }
   void OnResult(v1::Result& result) override {
     granted_.set_value(result.claim().claimed().downstream_key());
   }
