@@ -36,7 +36,8 @@ class BulkCommand {
   // `sent`: the server may have received it.
   virtual void OnFailure(const absl::Status& status, bool sent) = 0;
   // It is to be sent anew at once, and no attempt counts as made: the server
-  // has no Bulk, or ends the stream in good order. What has been so too often
+  // has no Bulk, or ends the stream in good order, or the channel does not take
+  // the result of one of its neighbours. What has been so too often
   // fails with `why`.
   virtual void OnSendAgain(const absl::Status& why, bool sent) = 0;
 };

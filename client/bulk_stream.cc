@@ -72,6 +72,11 @@ bool IsTurnedAway(const absl::Status& end, bool ever_answered) {
 // What the end says about the streams to come.
 StreamEnd MeaningOf(const absl::Status& end, bool ever_answered,
                     bool stood_still) {
+  // A result that is longer than the channel receives: only its own call may
+  // fail of that.
+  if (absl::IsResourceExhausted(end)) {
+    return {.answered = ever_answered, .pause = kNoUsePause};
+  }
   if (ever_answered) return {.answered = true};
   if (IsTurnedAway(end, ever_answered)) {
     return {.pause = RetryDelayOf(end).value_or(kOverloadedPause)};
@@ -319,7 +324,8 @@ void BulkStream::OnDone(const grpc::Status& status) {
   const bool unread = IsTurnedAway(end, ever_answered) ||
                       (!ever_answered && absl::IsUnimplemented(end));
   for (const BulkQueue::Unanswered& each : unanswered) {
-    if (!each.cancelled && (unread || IsDraining(end))) {
+    if (!each.cancelled &&
+        (unread || IsDraining(end) || absl::IsResourceExhausted(end))) {
       // Such an end comes after the results of what was carried out; but gRPC
       // may drop results that an error of the stream overtakes.
       each.command->OnSendAgain(LostWith(end), each.sent && !unread);

@@ -448,6 +448,32 @@ TEST(ClientBulkTest, StreamsThatAreLostOneAfterTheOtherGiveWayToCalls) {
   EXPECT_EQ(server->calls(), 20);
 }
 
+TEST(ClientBulkTest, AResultThatIsTooLongForTheChannelHurtsNoNeighbour) {
+  Answer call = GrantedCall("small");
+  ScriptedServer server({call}, 0, {[](grpc::ServerContext*, BulkWire* wire) {
+                          ReadCommands(wire, 2);
+                          v1::BulkResponse response;
+                          response.add_results()->mutable_error()->set_message(
+                              std::string(2000, 'm'));
+                          wire->Write(response);
+                          return ReadAndAnswerNothing(nullptr, wire);
+                        }});
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(1000);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  AsyncClient client(
+      grpc::CreateCustomChannel(server.target(),
+                                grpc::InsecureChannelCredentials(), arguments),
+      {.retry = {.attempts_max = 1}, .bulk = BulkUse::kAlways});
+  auto first = Claim(client, "small");
+  auto second = Claim(client, "small");
+  EXPECT_TRUE(IsGrantOf("small", first.get()));
+  EXPECT_TRUE(IsGrantOf("small", second.get()));
+  EXPECT_TRUE(IsGrantOf("small", Claim(client, "small").get()));
+  EXPECT_EQ(server->streams(), 1);
+  EXPECT_EQ(server->calls(), 3);
+}
+
 // ------------------------------------------------------------------ deadlines
 
 TEST(ClientBulkTest, EachDeadlineHoldsOnAStreamThatStandsStill) {
