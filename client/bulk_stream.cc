@@ -330,7 +330,9 @@ void BulkStream::OnDone(const grpc::Status& status) {
       // may drop results that an error of the stream overtakes.
       each.command->OnSendAgain(LostWith(end), each.sent && !unread);
     } else {
-      each.command->OnFailure(LostWith(end), each.sent);
+      each.command->OnFailure(
+          each.cancelled ? absl::CancelledError("CANCELLED") : LostWith(end),
+          each.sent);
     }
   }
   streams_.Gone(this);

@@ -595,6 +595,25 @@ class KeptClaim final : public internal::BulkCommand {
   std::promise<std::string> granted_;
 };
 
+TEST(BulkStreamsTest, ACancelledCommandIsCancelledThoughItsStreamEndsFirst) {
+  ScriptedServer server({Lost()}, 0, {ReadAndAnswerNothing});
+  const auto connection = std::make_shared<const internal::Connection>(
+      grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()),
+      nullptr);
+  internal::BulkStreams streams;
+  // Either end may come first.
+  for (int i = 0; i < 300; ++i) {
+    const auto command = std::make_shared<KeptClaim>("order");
+    const auto stream =
+        streams.Enqueue(connection, true, command, 100, seconds(20));
+    ASSERT_NE(stream, nullptr);
+    stream->Flush();
+    streams.CancelCommands();
+    stream->Cancel();
+    EXPECT_THAT(command->Granted(), testing::StartsWith("CANCELLED"));
+  }
+}
+
 TEST(BulkStreamsTest, AStreamThatIsIdleIsClosedInGoodOrderAndReplaced) {
   std::promise<bool> closed_in_order;
   ScriptedServer server({Lost()}, 0,
