@@ -131,10 +131,12 @@ struct AsyncClient::Shared {
     MutexLock lock(mutex);
     if (tls_connection == nullptr ||
         tls_connection->credentials != credentials) {
+      const std::uint64_t generation =
+          tls_connection == nullptr ? 0 : tls_connection->generation + 1;
       tls_before = std::move(tls_connection);
       tls_connection = std::make_shared<const Connection>(
           grpc::CreateCustomChannel(target, credentials, ChannelArgumentsOf()),
-          credentials);
+          credentials, generation);
     }
     return tls_connection;
   }

@@ -370,6 +370,8 @@ std::shared_ptr<BulkStream> BulkStreams::StreamOver(
     if (current_ != nullptr && connection_ == connection && current_->open()) {
       return current_;
     }
+    // Whoever still holds an older connection opens no stream over it again.
+    if (connection->generation < newest_generation_) return nullptr;
     if (Real().Now() < not_before_) return nullptr;
     const grpc_connectivity_state state = connection->channel->GetState(true);
     if (state != GRPC_CHANNEL_READY &&
@@ -378,6 +380,7 @@ std::shared_ptr<BulkStream> BulkStreams::StreamOver(
     }
     former = std::move(current_);
     connection_ = connection;
+    newest_generation_ = connection->generation;
     current_ = stream = std::make_shared<BulkStream>(*this, idle_max_);
     streams_.insert(stream.get());
     stream->Open(*connection->stub);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -153,6 +154,8 @@ class BulkStreams {
   // Null, or the one that is given commands, and over what.
   std::shared_ptr<BulkStream> current_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Connection> connection_ ABSL_GUARDED_BY(mutex_);
+  // Of the connections that had a stream.
+  std::uint64_t newest_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   // Those that gRPC has not let go of.
   std::unordered_set<BulkStream*> streams_ ABSL_GUARDED_BY(mutex_);
   BulkQueue::TimePoint not_before_ ABSL_GUARDED_BY(mutex_) =

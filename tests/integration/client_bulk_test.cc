@@ -657,14 +657,14 @@ TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
                            return grpc::Status::OK;
                          },
                          GrantAll});
-  const auto connect = [&] {
+  const auto connect = [&](std::uint64_t generation) {
     return std::make_shared<const internal::Connection>(
         grpc::CreateChannel(server.target(),
                             grpc::InsecureChannelCredentials()),
-        nullptr);
+        nullptr, generation);
   };
-  const auto old_connection = connect();
-  const auto new_connection = connect();
+  const auto old_connection = connect(0);
+  const auto new_connection = connect(1);
   internal::BulkStreams streams;
   const auto send = [&](const auto& connection, const auto& command) {
     const auto stream =
@@ -683,6 +683,10 @@ TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
   EXPECT_NE(old_stream, new_stream);
   EXPECT_FALSE(old_stream->open());
   EXPECT_EQ(second->Granted(), "second");
+  // Whoever still holds the old connection makes a call.
+  EXPECT_EQ(send(old_connection, std::make_shared<KeptClaim>("third")),
+            nullptr);
+  EXPECT_TRUE(new_stream->open());
   answer_first.Notify();
   EXPECT_EQ(first->Granted(), "first");
   EXPECT_TRUE(closed_in_order.get_future().get());
