@@ -1,11 +1,10 @@
 #include "client/bulk_stream.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "client/attempt.h"
 #include "client/bulk_command.h"
 #include "client/status.h"
 
@@ -15,7 +14,6 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr char kDraining[] = "DRAINING";
-constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr char kOverloaded[] = "OVERLOADED";
 constexpr std::chrono::minutes kNoUsePause{1};
 constexpr std::chrono::seconds kOverloadedPause{5};
@@ -37,17 +35,6 @@ void SetDuration(nanoseconds value, google::protobuf::Duration* duration) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(value);
   duration->set_seconds(seconds.count());
   duration->set_nanos(static_cast<std::int32_t>((value - seconds).count()));
-}
-
-// Of the end, a lost answer has only the time that the server asks for.
-absl::Status LostWith(const absl::Status& end) {
-  absl::Status lost = absl::UnavailableError(
-      absl::StrCat("the stream of commands ended before the answer: ",
-                   absl::StatusCodeToString(end.code()),
-                   end.message().empty() ? "" : ", ", end.message()));
-  const auto retry_info = end.GetPayload(kRetryInfoUrl);
-  if (retry_info.has_value()) lost.SetPayload(kRetryInfoUrl, *retry_info);
-  return lost;
 }
 
 // It carries out nothing that it reads from now on.
