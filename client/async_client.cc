@@ -38,6 +38,9 @@ using std::chrono::nanoseconds;
 // few are left.
 constexpr std::size_t kManyCalls = 32;
 constexpr std::size_t kFewCalls = 8;
+// A stream that ends in good order is replaced by one that lasts: a call that
+// meets with so many has attempts to lose on more.
+constexpr int kSentAnewMax = 4;
 constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
 constexpr nanoseconds kWaitMax = std::chrono::seconds(60);
 constexpr char kPushbackTrailer[] = "grpc-retry-pushback-ms";
@@ -128,10 +131,12 @@ struct AsyncClient::Shared {
     MutexLock lock(mutex);
     if (tls_connection == nullptr ||
         tls_connection->credentials != credentials) {
+      const std::uint64_t generation =
+          tls_connection == nullptr ? 0 : tls_connection->generation + 1;
       tls_before = std::move(tls_connection);
       tls_connection = std::make_shared<const Connection>(
           grpc::CreateCustomChannel(target, credentials, ChannelArgumentsOf()),
-          credentials);
+          credentials, generation);
     }
     return tls_connection;
   }
@@ -188,17 +193,21 @@ class AsyncClient::Call final
           grpc::ClientContext*, const Request*, Response*,
           std::function<void(grpc::Status)>);
 
-  // `writes`: a lost answer leaves something unknown.
-  static void Start(Shared& shared, Method method, bool writes, Request request,
+  struct Kind {
+    Method method;
+    bool writes;  // a lost answer leaves something unknown
+    bool urgent;  // see CallOptions
+  };
+
+  static void Start(Shared& shared, Kind kind, Request request,
                     nanoseconds timeout, Answered<Response> answered) {
     if (timeout <= nanoseconds(0)) {
       answered(
           absl::DeadlineExceededError("the timeout is not positive: not sent"));
       return;
     }
-    const std::shared_ptr<Call> call(new Call(shared, method, writes,
-                                              std::move(request), timeout,
-                                              std::move(answered)));
+    const std::shared_ptr<Call> call(new Call(shared, kind, std::move(request),
+                                              timeout, std::move(answered)));
     bool ending;
     {
       MutexLock lock(shared.mutex);
@@ -220,6 +229,8 @@ class AsyncClient::Call final
     internal::LendRequest(request_, command);
   }
 
+  bool urgent() const override { return urgent_; }
+
   void OnResult(v1::Result& result) override {
     if (result.has_error() && result.error().code() != 0) {
       OnFailure(ToAbslStatus(result.error()), true);
@@ -234,17 +245,20 @@ class AsyncClient::Call final
     Failed(status, FailureOf(status, writes_, sent));
   }
 
-  void OnSendAgain(bool sent) override {
+  void OnSendAgain(const absl::Status& why, bool sent) override {
+    if (sent_anew_ == kSentAnewMax) return OnFailure(why, sent);
+    ++sent_anew_;
     may_have_acted_ = may_have_acted_ || (writes_ && sent);
     Send();
   }
 
  private:
-  Call(Shared& shared, Method method, bool writes, Request request,
-       nanoseconds timeout, Answered<Response> answered)
+  Call(Shared& shared, Kind kind, Request request, nanoseconds timeout,
+       Answered<Response> answered)
       : shared_(shared),
-        method_(method),
-        writes_(writes),
+        method_(kind.method),
+        writes_(kind.writes),
+        urgent_(kind.urgent),
         request_(std::move(request)),
         answered_(std::move(answered)),
         deadline_(shared.environment->Now() + timeout),
@@ -364,11 +378,13 @@ class AsyncClient::Call final
   Shared& shared_;
   const Method method_;
   const bool writes_;
+  const bool urgent_;
   Request request_;  // never changed, but lent as if it might be
   Response response_;
   Answered<Response> answered_;
   const ClientEnvironment::TimePoint deadline_;
   RetryState retry_;
+  int sent_anew_ = 0;
   // By what was sent and begun anew.
   bool may_have_acted_ = false;
   std::optional<absl::Status> last_failure_;
@@ -440,7 +456,8 @@ void AsyncClient::Claim(const v1::ClaimRequest& request,
           ? Bounded(*options.timeout)
           : Bounded(shared_->options.timeout) + WaitOf(request);
   Call<v1::ClaimRequest, v1::ClaimResponse>::Start(
-      *shared_, &Async::Claim, true, request, timeout, std::move(answered));
+      *shared_, {&Async::Claim, true, options.urgent}, request, timeout,
+      std::move(answered));
 }
 
 void AsyncClient::Finalize(const v1::FinalizeRequest& request,
@@ -449,7 +466,7 @@ void AsyncClient::Finalize(const v1::FinalizeRequest& request,
   v1::FinalizeRequest fitting = request;
   internal::LeaveOutWhatIsRefused(shared_->options.body_bytes_max, &fitting);
   Call<v1::FinalizeRequest, v1::FinalizeResponse>::Start(
-      *shared_, &Async::Finalize, true, std::move(fitting),
+      *shared_, {&Async::Finalize, true, true}, std::move(fitting),
       Bounded(options.timeout.value_or(shared_->options.timeout)),
       std::move(answered));
 }
@@ -458,7 +475,7 @@ void AsyncClient::Lookup(const v1::LookupRequest& request,
                          const CallOptions& options,
                          Answered<v1::LookupResponse> answered) {
   Call<v1::LookupRequest, v1::LookupResponse>::Start(
-      *shared_, &Async::Lookup, false, request,
+      *shared_, {&Async::Lookup, false, options.urgent}, request,
       Bounded(options.timeout.value_or(shared_->options.timeout)),
       std::move(answered));
 }
@@ -467,7 +484,7 @@ void AsyncClient::Release(const v1::ReleaseRequest& request,
                           const CallOptions& options,
                           Answered<v1::ReleaseResponse> answered) {
   Call<v1::ReleaseRequest, v1::ReleaseResponse>::Start(
-      *shared_, &Async::Release, true, request,
+      *shared_, {&Async::Release, true, true}, request,
       Bounded(options.timeout.value_or(shared_->options.timeout)),
       std::move(answered));
 }

@@ -62,7 +62,10 @@ struct ClientOptions {
 // While some thirty calls or more are under way, new attempts go over the
 // stream `Bulk` of a server that has it, and are answered as if they were calls
 // of their own; but nothing but their deadline ends them early at the server,
-// and no pushback comes with them, only RetryInfo. A client has one such stream
+// no pushback comes with them, only RetryInfo, and the server has bounds for a
+// stream: beyond 4,096 claims that wait for other owners the next are answered
+// InProgress at once, and recorded responses beyond its share of memory fail
+// with OVERLOADED, to be sent again. A client has one such stream
 // at a time, to one server: where the target has several addresses, the next
 // stream goes to another, when the one before has ended or stands still. Long
 // requests (above 256 KiB) remain calls.

@@ -2,6 +2,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "client/error_details.h"
 #include "client/status.h"
 
 namespace idempotency::internal {
@@ -33,6 +34,16 @@ AttemptFailure FailureOf(const absl::Status& status, bool writes,
   failure.may_have_acted = writes && received && MayHaveActed(status);
   failure.retry_delay = RetryDelayOf(status);
   return failure;
+}
+
+absl::Status LostWith(const absl::Status& end) {
+  absl::Status lost = absl::UnavailableError(
+      absl::StrCat("the stream of commands ended before the answer: ",
+                   absl::StatusCodeToString(end.code()),
+                   end.message().empty() ? "" : ", ", end.message()));
+  const auto retry_info = end.GetPayload(kRetryInfoUrl);
+  if (retry_info.has_value()) lost.SetPayload(kRetryInfoUrl, *retry_info);
+  return lost;
 }
 
 absl::Status FinalStatus(const absl::Status& last, const RetryState& retry,

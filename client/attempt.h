@@ -13,6 +13,10 @@ namespace idempotency::internal {
 AttemptFailure FailureOf(const absl::Status& status, bool writes,
                          bool received);
 
+// UNAVAILABLE, with the time to wait that `end` asks for: `end` is a stream's,
+// and came before the answer.
+absl::Status LostWith(const absl::Status& end);
+
 // What a call is answered with whose last attempt ended with `last`.
 absl::Status FinalStatus(const absl::Status& last, const RetryState& retry,
                          RetryVerdict verdict, bool last_may_have_acted);

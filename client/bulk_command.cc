@@ -8,29 +8,32 @@ namespace idempotency::internal {
 namespace {
 
 template <typename Request>
-bool NamesAreText(const Request& request) {
+bool RecordIsText(const Request& request) {
   return IsUtf8(request.scope()) && IsUtf8(request.key());
 }
 
 }  // namespace
 
+bool NamesAreText(const v1::Response& response) {
+  return std::all_of(
+      response.headers().begin(), response.headers().end(),
+      [](const v1::Header& header) { return IsUtf8(header.name()); });
+}
+
 bool IsText(const v1::ClaimRequest& request) {
-  return NamesAreText(request) && IsUtf8(request.claim_token()) &&
+  return RecordIsText(request) && IsUtf8(request.claim_token()) &&
          IsUtf8(request.policy()) && IsUtf8(request.owner());
 }
 
 bool IsText(const v1::FinalizeRequest& request) {
-  const auto& headers = request.response().headers();
-  return NamesAreText(request) && IsUtf8(request.claim_token()) &&
-         std::all_of(
-             headers.begin(), headers.end(),
-             [](const v1::Header& header) { return IsUtf8(header.name()); });
+  return RecordIsText(request) && IsUtf8(request.claim_token()) &&
+         NamesAreText(request.response());
 }
 
-bool IsText(const v1::LookupRequest& request) { return NamesAreText(request); }
+bool IsText(const v1::LookupRequest& request) { return RecordIsText(request); }
 
 bool IsText(const v1::ReleaseRequest& request) {
-  return NamesAreText(request) && IsUtf8(request.claim_token());
+  return RecordIsText(request) && IsUtf8(request.claim_token());
 }
 
 void LendRequest(v1::ClaimRequest& request, v1::Command& command) {

@@ -14,6 +14,9 @@ bool IsText(const v1::FinalizeRequest& request);
 bool IsText(const v1::LookupRequest& request);
 bool IsText(const v1::ReleaseRequest& request);
 
+// Of a Finalize's headers.
+bool NamesAreText(const v1::Response& response);
+
 // Without a copy: TakeRequestOut() before `command` ends.
 void LendRequest(v1::ClaimRequest& request, v1::Command& command);
 void LendRequest(v1::FinalizeRequest& request, v1::Command& command);

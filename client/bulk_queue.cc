@@ -16,18 +16,26 @@ constexpr std::chrono::milliseconds kDuePause{1};
 void BulkQueue::Add(std::shared_ptr<BulkCommand> command,
                     std::size_t request_bytes, TimePoint deadline) {
   const std::uint64_t id = next_id_++;
+  (command->urgent() ? urgent_ : waiting_).push_back(id);
   commands_.emplace(id, InFlight{.command = std::move(command),
                                  .bytes = request_bytes,
                                  .deadline = deadline});
-  waiting_.push_back(id);
   due_at_ = std::min(deadline, due_at_.value_or(deadline));
 }
 
 std::vector<BulkQueue::Outgoing> BulkQueue::TakeMessage(TimePoint now) {
   std::vector<Outgoing> message;
   std::size_t bytes = 0;
-  while (!waiting_.empty() && message.size() < kBulkCommandsMax) {
-    const auto found = commands_.find(waiting_.front());
+  TakeWaiting(now, urgent_, bytes, message);
+  if (urgent_.empty()) TakeWaiting(now, waiting_, bytes, message);
+  return message;
+}
+
+void BulkQueue::TakeWaiting(TimePoint now, std::deque<std::uint64_t>& waiting,
+                            std::size_t& bytes,
+                            std::vector<Outgoing>& message) {
+  while (!waiting.empty() && message.size() < kBulkCommandsMax) {
+    const auto found = commands_.find(waiting.front());
     if (found != commands_.end() && !found->second.cancelled &&
         found->second.deadline > now) {
       InFlight& next = found->second;
@@ -36,9 +44,8 @@ std::vector<BulkQueue::Outgoing> BulkQueue::TakeMessage(TimePoint now) {
       next.sent = true;
       message.push_back({found->first, next.command, next.deadline - now});
     }
-    waiting_.pop_front();
+    waiting.pop_front();
   }
-  return message;
 }
 
 std::shared_ptr<BulkCommand> BulkQueue::TakeAnswered(std::uint64_t id) {
@@ -87,6 +94,7 @@ std::vector<BulkQueue::Unanswered> BulkQueue::TakeAll() {
   std::vector<Unanswered> all;
   for (auto& [id, in_flight] : commands_) all.push_back(Take(in_flight));
   commands_.clear();
+  urgent_.clear();
   waiting_.clear();
   due_at_.reset();
   return all;

@@ -28,13 +28,18 @@ class BulkCommand {
   // `command` before that ends.
   virtual void Lend(v1::Command& command) = 0;
 
+  // It ends or keeps what was claimed: new work waits for it.
+  virtual bool urgent() const = 0;
+
   // Takes out of `result` what it keeps.
   virtual void OnResult(v1::Result& result) = 0;
   // `sent`: the server may have received it.
   virtual void OnFailure(const absl::Status& status, bool sent) = 0;
   // It is to be sent anew at once, and no attempt counts as made: the server
-  // has no Bulk, or has ended the stream in good order.
-  virtual void OnSendAgain(bool sent) = 0;
+  // has no Bulk, or ends the stream in good order, or the channel does not take
+  // the result of one of its neighbours. What has been so too often
+  // fails with `why`.
+  virtual void OnSendAgain(const absl::Status& why, bool sent) = 0;
 };
 
 // The contract's bound.
@@ -73,11 +78,11 @@ class BulkQueue {
   void Add(std::shared_ptr<BulkCommand> command, std::size_t request_bytes,
            TimePoint deadline);
 
-  // The commands of the next message, in the order of Add(); empty: none waits.
-  // One that is due is left to TakeDue().
+  // The commands of the next message, urgent ones first, else in the order of
+  // Add(); empty: none waits. One that is due is left to TakeDue().
   std::vector<Outgoing> TakeMessage(TimePoint now);
   // How many wait for a message, or a few more.
-  std::size_t waiting() const { return waiting_.size(); }
+  std::size_t waiting() const { return urgent_.size() + waiting_.size(); }
 
   // Null: it has ended, or there was none.
   std::shared_ptr<BulkCommand> TakeAnswered(std::uint64_t id);
@@ -104,9 +109,13 @@ class BulkQueue {
   };
 
   static Unanswered Take(InFlight& in_flight);
+  // Appends to `message` what of `waiting` fits.
+  void TakeWaiting(TimePoint now, std::deque<std::uint64_t>& waiting,
+                   std::size_t& bytes, std::vector<Outgoing>& message);
 
   absl::flat_hash_map<std::uint64_t, InFlight> commands_;
   // To be sent, of those in `commands_`; others are passed over.
+  std::deque<std::uint64_t> urgent_;
   std::deque<std::uint64_t> waiting_;
   std::uint64_t next_id_ = 1;
   std::optional<TimePoint> due_at_;

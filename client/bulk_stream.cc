@@ -1,11 +1,10 @@
 #include "client/bulk_stream.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "client/attempt.h"
 #include "client/bulk_command.h"
 #include "client/status.h"
 
@@ -15,8 +14,10 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr char kDraining[] = "DRAINING";
-constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr char kOverloaded[] = "OVERLOADED";
 constexpr std::chrono::minutes kNoUsePause{1};
+constexpr std::chrono::seconds kOverloadedPause{5};
+constexpr std::chrono::seconds kLostPause{1};  // doubled each time
 // So many answers' calls are kept together before they are sent.
 constexpr std::size_t kHeldBackMax = 256;
 
@@ -36,20 +37,43 @@ void SetDuration(nanoseconds value, google::protobuf::Duration* duration) {
   duration->set_nanos(static_cast<std::int32_t>((value - seconds).count()));
 }
 
-// Of the end, a lost answer has only the time that the server asks for.
-absl::Status LostWith(const absl::Status& end) {
-  absl::Status lost = absl::UnavailableError(
-      absl::StrCat("the stream of commands ended before the answer: ",
-                   absl::StatusCodeToString(end.code()),
-                   end.message().empty() ? "" : ", ", end.message()));
-  const auto retry_info = end.GetPayload(kRetryInfoUrl);
-  if (retry_info.has_value()) lost.SetPayload(kRetryInfoUrl, *retry_info);
-  return lost;
+// It carries out nothing that it reads from now on.
+bool IsDraining(const absl::Status& error) {
+  return absl::IsUnavailable(error) && ErrorReasonOf(error) == kDraining;
 }
 
-// What a server says, or a proxy, that will say the same next time.
-bool Refuses(const absl::Status& end) {
-  return !end.ok() && !absl::IsUnavailable(end) && !absl::IsCancelled(end);
+// Only where the command was not carried out because the stream is to end.
+std::optional<absl::Status> DrainingOf(const v1::Result& result) {
+  if (!result.has_error()) return std::nullopt;
+  absl::Status error = ToAbslStatus(result.error());
+  if (!IsDraining(error)) return std::nullopt;
+  return error;
+}
+
+// The server has no room for the stream, and has read nothing of it.
+bool IsTurnedAway(const absl::Status& end, bool ever_answered) {
+  return !ever_answered && absl::IsUnavailable(end) &&
+         ErrorReasonOf(end) == kOverloaded;
+}
+
+// What the end says about the streams to come.
+StreamEnd MeaningOf(const absl::Status& end, bool ever_answered,
+                    bool stood_still) {
+  // A result that is longer than the channel receives: only its own call may
+  // fail of that.
+  if (absl::IsResourceExhausted(end)) {
+    return {.answered = ever_answered, .pause = kNoUsePause};
+  }
+  if (ever_answered) return {.answered = true};
+  if (IsTurnedAway(end, ever_answered)) {
+    return {.pause = RetryDelayOf(end).value_or(kOverloadedPause)};
+  }
+  if (end.ok() || IsDraining(end)) return {};
+  // What a server says, or a proxy, that will say the same next time.
+  if (stood_still || !(absl::IsUnavailable(end) || absl::IsCancelled(end))) {
+    return {.pause = kNoUsePause};
+  }
+  return {.lost = true};
 }
 
 }  // namespace
@@ -62,6 +86,7 @@ void BulkStream::Open(v1::IdempotencyService::StubInterface& stub) {
     MutexLock lock(mutex_);
     self_ = shared_from_this();
     context = &context_.emplace();
+    SetIdleTimer();
   }
   stub.async()->Bulk(context, this);
   // Until a read fails: writes begin outside of the reactions.
@@ -75,6 +100,7 @@ bool BulkStream::Enqueue(std::shared_ptr<BulkCommand> command,
   MutexLock lock(mutex_);
   if (closed_ || queue_.full()) return false;
   queue_.Add(std::move(command), request_bytes, Real().Now() + timeout);
+  used_ = true;
   SetTimer();
   return true;
 }
@@ -176,20 +202,33 @@ void BulkStream::OnReadDone(bool ok) {
   }
   v1::BulkResponse response;
   response.Swap(&response_);
-  std::vector<std::pair<std::shared_ptr<BulkCommand>, v1::Result*>> answered;
+  struct Answered {
+    std::shared_ptr<BulkCommand> command;
+    v1::Result* result;
+    std::optional<absl::Status> draining;
+  };
+  std::vector<Answered> answered;
   answered.reserve(static_cast<std::size_t>(response.results_size()));
   {
     MutexLock lock(mutex_);
     for (v1::Result& result : *response.mutable_results()) {
       auto command = queue_.TakeAnswered(result.id());
+      auto draining = DrainingOf(result);
+      if (draining.has_value()) closed_ = true;
       if (command == nullptr) continue;
-      answered.emplace_back(std::move(command), &result);
+      answered.push_back({std::move(command), &result, std::move(draining)});
     }
   }
   // Before the answers are handed out: one that takes long holds up no other.
   StartRead(&response_);
   handing_out = this;
-  for (const auto& [command, result] : answered) command->OnResult(*result);
+  for (const auto& [command, result, draining] : answered) {
+    if (draining.has_value()) {
+      command->OnSendAgain(*draining, false);
+    } else {
+      command->OnResult(*result);
+    }
+  }
   handing_out = nullptr;
   Perform(NextStep());
 }
@@ -206,6 +245,28 @@ void BulkStream::SetTimer() {
     const std::shared_ptr<BulkStream> self = weak.lock();
     if (self != nullptr) self->TimePassed();
   });
+}
+
+void BulkStream::SetIdleTimer() {
+  idle_timer_ = Real().RunAfter(idle_max_ / 2, [weak = weak_from_this()] {
+    const std::shared_ptr<BulkStream> self = weak.lock();
+    if (self != nullptr) self->EndIfIdle();
+  });
+}
+
+void BulkStream::EndIfIdle() {
+  {
+    MutexLock lock(mutex_);
+    // gRPC has let go of it, and nothing may renew what OnDone() ended.
+    if (!context_.has_value()) return;
+    if (!used_ && queue_.empty()) {
+      closed_ = true;
+    } else {
+      used_ = false;
+      SetIdleTimer();
+    }
+  }
+  Perform(NextStep());
 }
 
 void BulkStream::TimePassed() {
@@ -240,21 +301,25 @@ void BulkStream::OnDone(const grpc::Status& status) {
     self = std::move(self_);
     context_.reset();
     timer_.reset();
+    idle_timer_.reset();
     unanswered = queue_.TakeAll();
     ever_answered = queue_.ever_answered();
     stood_still = queue_.stands_still();
   }
   const absl::Status end = ToAbslStatus(status);
-  streams_.Ended(this, ever_answered || !(Refuses(end) || stood_still));
-  // Neither can go round for ever: the one makes calls of the commands, the
-  // other has answered some.
-  const bool unsupported = !ever_answered && absl::IsUnimplemented(end);
-  const bool in_good_order = ever_answered && ErrorReasonOf(end) == kDraining;
+  streams_.Ended(this, MeaningOf(end, ever_answered, stood_still));
+  const bool unread = IsTurnedAway(end, ever_answered) ||
+                      (!ever_answered && absl::IsUnimplemented(end));
   for (const BulkQueue::Unanswered& each : unanswered) {
-    if (!each.cancelled && (unsupported || in_good_order)) {
-      each.command->OnSendAgain(each.sent && !unsupported);
+    if (!each.cancelled &&
+        (unread || IsDraining(end) || absl::IsResourceExhausted(end))) {
+      // Such an end comes after the results of what was carried out; but gRPC
+      // may drop results that an error of the stream overtakes.
+      each.command->OnSendAgain(LostWith(end), each.sent && !unread);
     } else {
-      each.command->OnFailure(LostWith(end), each.sent);
+      each.command->OnFailure(
+          each.cancelled ? absl::CancelledError("CANCELLED") : LostWith(end),
+          each.sent);
     }
   }
   streams_.Gone(this);
@@ -292,6 +357,8 @@ std::shared_ptr<BulkStream> BulkStreams::StreamOver(
     if (current_ != nullptr && connection_ == connection && current_->open()) {
       return current_;
     }
+    // Whoever still holds an older connection opens no stream over it again.
+    if (connection->generation < newest_generation_) return nullptr;
     if (Real().Now() < not_before_) return nullptr;
     const grpc_connectivity_state state = connection->channel->GetState(true);
     if (state != GRPC_CHANNEL_READY &&
@@ -300,7 +367,8 @@ std::shared_ptr<BulkStream> BulkStreams::StreamOver(
     }
     former = std::move(current_);
     connection_ = connection;
-    current_ = stream = std::make_shared<BulkStream>(*this);
+    newest_generation_ = connection->generation;
+    current_ = stream = std::make_shared<BulkStream>(*this, idle_max_);
     streams_.insert(stream.get());
     stream->Open(*connection->stub);
   }
@@ -313,9 +381,18 @@ void BulkStreams::CancelCommands() {
   for (BulkStream* stream : streams_) stream->CancelCommands();
 }
 
-void BulkStreams::Ended(const BulkStream* stream, bool of_use) {
+void BulkStreams::Ended(const BulkStream* stream, const StreamEnd& end) {
   MutexLock lock(mutex_);
-  if (!of_use) not_before_ = Real().Now() + kNoUsePause;
+  nanoseconds pause = end.pause;
+  if (end.answered) lost_in_a_row_ = 0;
+  if (end.lost && ++lost_in_a_row_ > 1) {
+    constexpr int kDoublingsMax = 6;
+    pause = kLostPause * (1 << std::min(lost_in_a_row_ - 2, kDoublingsMax));
+    pause = std::min<nanoseconds>(pause, kNoUsePause);
+  }
+  if (pause > nanoseconds(0)) {
+    not_before_ = Real().Now() + std::min<nanoseconds>(pause, kNoUsePause);
+  }
   if (current_.get() != stream) return;
   current_.reset();
   connection_.reset();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -22,6 +23,17 @@ namespace idempotency::internal {
 
 class BulkStreams;
 
+// A stream on which so long nothing is asked gives its place at the server up:
+// after at least half of this time.
+inline constexpr std::chrono::seconds kBulkIdleMax{30};
+
+// What the end of a stream says about the next one.
+struct StreamEnd {
+  bool answered = false;
+  bool lost = false;  // nobody said why, and nothing was answered
+  std::chrono::nanoseconds pause{0};  // until another one is tried
+};
+
 // One stream. What is handed over while a message is being written makes up the
 // next one: no timer, and no command waits for company.
 //
@@ -34,7 +46,8 @@ class BulkStream final
       public std::enable_shared_from_this<BulkStream> {
  public:
   // `streams` is told of the end, and waits for it.
-  explicit BulkStream(BulkStreams& streams) : streams_(streams) {}
+  BulkStream(BulkStreams& streams, std::chrono::nanoseconds idle_max)
+      : streams_(streams), idle_max_(idle_max) {}
 
   // Once, before anything else. The stream keeps itself alive until it ends.
   void Open(v1::IdempotencyService::StubInterface& stub);
@@ -70,8 +83,11 @@ class BulkStream final
   void TakeRequestsBack();
   void SetTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TimePassed();
+  void SetIdleTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfIdle();
 
   BulkStreams& streams_;
+  const std::chrono::nanoseconds idle_max_;
 
   // Of the write that is under way.
   std::vector<BulkQueue::Outgoing> outgoing_;
@@ -86,6 +102,8 @@ class BulkStream final
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;   // takes no more commands
   bool over_ ABSL_GUARDED_BY(mutex_) = false;     // gRPC said so
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // or half-closed
+  std::unique_ptr<Timer> idle_timer_ ABSL_GUARDED_BY(mutex_);
+  bool used_ ABSL_GUARDED_BY(mutex_) = false;  // since the idle timer was set
   std::unique_ptr<Timer> timer_ ABSL_GUARDED_BY(mutex_);
   std::optional<BulkQueue::TimePoint> timer_at_ ABSL_GUARDED_BY(mutex_);
 };
@@ -93,12 +111,15 @@ class BulkStream final
 // The streams of one client: one at a time is given commands, over the newest
 // connection, and so to one server; when it ends, the next one may go to
 // another. A server that lacks Bulk, or never answers on a stream, is not asked
-// for one for a minute.
+// for one for a minute; one that has no room, for as long as it says; and where
+// streams are lost one after the other before they answer anything, as behind a
+// proxy that does not pass them, for ever longer, up to a minute.
 //
 // Thread-safe.
 class BulkStreams {
  public:
-  BulkStreams() = default;
+  explicit BulkStreams(std::chrono::nanoseconds idle_max = kBulkIdleMax)
+      : idle_max_(idle_max) {}
   // Cancels the streams, which must have no command left, and waits until they
   // have ended. Not from a thread of gRPC's.
   ~BulkStreams();
@@ -121,21 +142,25 @@ class BulkStreams {
       const std::shared_ptr<const Connection>& connection, bool first_attempt);
 
   friend BulkStream;
-  // The stream has ended, its commands have not. `of_use`: another one may be
-  // tried soon.
-  void Ended(const BulkStream* stream, bool of_use);
+  // The stream has ended, its commands have not.
+  void Ended(const BulkStream* stream, const StreamEnd& end);
   // Its commands have ended too, and gRPC was let go of.
   void Gone(BulkStream* stream);
+
+  const std::chrono::nanoseconds idle_max_;
 
   Mutex mutex_;
   ConditionVariable changed_;
   // Null, or the one that is given commands, and over what.
   std::shared_ptr<BulkStream> current_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Connection> connection_ ABSL_GUARDED_BY(mutex_);
+  // Of the connections that had a stream.
+  std::uint64_t newest_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   // Those that gRPC has not let go of.
   std::unordered_set<BulkStream*> streams_ ABSL_GUARDED_BY(mutex_);
   BulkQueue::TimePoint not_before_ ABSL_GUARDED_BY(mutex_) =
       BulkQueue::TimePoint::min();
+  int lost_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace idempotency::internal

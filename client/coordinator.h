@@ -15,6 +15,9 @@ struct CallOptions {
   // Instead of the client's timeout and of what Claim adds to it. Zero or
   // negative: the call ends without being sent.
   std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+  // Sent before what else waits to be sent: for a Claim that renews. Finalize
+  // and Release always are.
+  bool urgent = false;
 };
 
 // Called once, in a thread that it must not block.

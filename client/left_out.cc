@@ -1,19 +1,11 @@
 #include "client/left_out.h"
 
-#include <algorithm>
-
-#include "client/operation.h"
+#include "client/bulk_command.h"
 
 namespace idempotency::internal {
 namespace {
 
 constexpr std::size_t kMessageBytesMax = std::size_t{4} << 20;
-
-bool HeaderNamesAreText(const v1::Response& response) {
-  return std::all_of(
-      response.headers().begin(), response.headers().end(),
-      [](const v1::Header& header) { return IsUtf8(header.name()); });
-}
 
 }  // namespace
 
@@ -23,7 +15,7 @@ void LeaveOutWhatIsRefused(std::size_t body_bytes_max,
   v1::Response* const response = request->mutable_response();
   // Work that was done is recorded, whatever its response looks like.
   if (response->body_omitted()) response->clear_body();
-  if (response->headers_omitted() || !HeaderNamesAreText(*response)) {
+  if (response->headers_omitted() || !NamesAreText(*response)) {
     response->clear_headers();
     response->set_headers_omitted(true);
   }

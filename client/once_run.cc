@@ -292,7 +292,8 @@ void OnceRun::Perform(OnceMachine::SendClaim& action) {
 }
 
 void OnceRun::Perform(OnceMachine::SendRenewal& action) {
-  runs_->coordinator().Claim(action.request, {.timeout = action.timeout},
+  runs_->coordinator().Claim(action.request,
+                             {.timeout = action.timeout, .urgent = true},
                              FeedTo(&OnceMachine::RenewalAnswered));
 }
 

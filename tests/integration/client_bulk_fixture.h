@@ -77,6 +77,16 @@ inline v1::Result GrantOf(const v1::Command& command) {
   return result;
 }
 
+// The error of a command that reaches a stream which is to end.
+inline v1::Result DrainingFor(const v1::Command& command) {
+  v1::Result result;
+  result.mutable_error()->ParseFromString(
+      Refused(grpc::StatusCode::UNAVAILABLE, "DRAINING")
+          .status.error_details());
+  result.set_id(command.id());
+  return result;
+}
+
 // At least so many, of one or more messages; fewer where the caller ends.
 inline std::vector<v1::Command> ReadCommands(BulkWire* wire,
                                              std::size_t count) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -99,6 +100,46 @@ TEST(ClientBulkTest, ALongRequestGoesAsACall) {
                    std::move(answered));
   EXPECT_TRUE(future.get().ok());
   EXPECT_EQ(server->calls(), 1);
+}
+
+TEST(ClientBulkTest, WhatEndsOrKeepsAClaimGoesBeforeNewClaims) {
+  absl::Notification read;
+  std::vector<v1::Command> commands;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext*, BulkWire* wire) {
+                          read.WaitForNotification();
+                          commands = ReadCommands(wire, 603);
+                          return Lost().status;
+                        }});
+  auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  // More than is written before the server reads.
+  std::vector<std::future<ClaimAnswer>> claims;
+  v1::ClaimRequest claim = ARequest();
+  claim.set_checkpoint(std::string(4 << 10, 'c'));
+  const auto add_claim = [&](const CallOptions& options) {
+    claim.set_claim_token(NewClaimToken());
+    auto [answered, future] = Promised<v1::ClaimResponse>();
+    client->Claim(claim, options, std::move(answered));
+    claims.push_back(std::move(future));
+  };
+  for (int i = 0; i < 600; ++i) add_claim({});
+  claim.set_key("renewed");
+  add_claim({.urgent = true});
+  auto [finalized, finalize_future] = Promised<v1::FinalizeResponse>();
+  client->Finalize(AFinalize("body"), {}, std::move(finalized));
+  auto [released, release_future] = Promised<v1::ReleaseResponse>();
+  client->Release(v1::ReleaseRequest(), {}, std::move(released));
+  read.Notify();
+  for (auto& each : claims) each.wait();
+  client.reset();
+  server.Stop();
+
+  ASSERT_THAT(commands, SizeIs(603));
+  const auto is_new = [](const v1::Command& each) {
+    return each.has_claim() && each.claim().key() != "renewed";
+  };
+  EXPECT_TRUE(is_new(commands.back()));
+  EXPECT_EQ(std::count_if(commands.begin(), commands.end(), is_new), 600);
 }
 
 // ------------------------------------------------------ which answer is whose
@@ -291,6 +332,70 @@ TEST(ClientBulkTest, AStreamThatEndsInGoodOrderUsesNoAttemptsUp) {
   EXPECT_EQ(server->streams(), 2);
 }
 
+TEST(ClientBulkTest, AStreamThatEndsInGoodOrderMayHaveAnsweredNothing) {
+  ScriptedServer server(
+      {Lost()}, 0,
+      {EndAfter(1, Refused(grpc::StatusCode::UNAVAILABLE, "DRAINING").status),
+       GrantAll});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  EXPECT_TRUE(IsGrantOf("order", Claim(*client, "order").get()));
+  EXPECT_EQ(server->streams(), 2);
+}
+
+TEST(ClientBulkTest, AStreamThatDrainsIsLeftAtOnceButForWhatItHolds) {
+  absl::Notification holds;
+  absl::Notification answer;
+  bool closed_in_order = false;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext* context, BulkWire* wire) {
+                           v1::BulkResponse held;
+                           *held.add_results() =
+                               GrantOf(ReadCommands(wire, 1).at(0));
+                           holds.Notify();
+                           v1::BulkResponse response;
+                           for (const auto& each : ReadCommands(wire, 10)) {
+                             *response.add_results() = DrainingFor(each);
+                           }
+                           wire->Write(response);
+                           answer.WaitForNotification();
+                           wire->Write(held);
+                           EXPECT_THAT(ReadCommands(wire, 1), IsEmpty());
+                           closed_in_order = !context->IsCancelled();
+                           return grpc::Status::OK;
+                         },
+                         GrantAll});
+  auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  auto held = Claim(*client, "held");
+  holds.WaitForNotification();
+
+  auto answers = ClaimMany(*client, 10);
+  ExpectGrants(answers);
+  auto next = ClaimMany(*client, 10);
+  ExpectGrants(next);
+  EXPECT_EQ(server->streams(), 2);
+
+  answer.Notify();
+  EXPECT_TRUE(IsGrantOf("held", held.get()));
+  client.reset();
+  server.Stop();
+  EXPECT_TRUE(closed_in_order);
+}
+
+TEST(ClientBulkTest, WhereEveryStreamDrainsACallFailsInTheEnd) {
+  ScriptedServer server({Lost()}, 0, {[](grpc::ServerContext*, BulkWire* wire) {
+                          v1::BulkResponse response;
+                          *response.add_results() =
+                              DrainingFor(ReadCommands(wire, 1).at(0));
+                          wire->Write(response);
+                          return ReadAndAnswerNothing(nullptr, wire);
+                        }});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  const absl::Status status = Claim(*client, "order").get().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReasonOf(status), "DRAINING");
+  EXPECT_EQ(server->streams(), 5);
+}
+
 TEST(ClientBulkTest, AServerWithoutBulkIsCalledInsteadAndAskedOnce) {
   ScriptedServer server({GrantedCall("order")}, 0, {Unknown});
   // One attempt: finding out uses none up.
@@ -312,6 +417,61 @@ TEST(ClientBulkTest, AStreamThatAProxyRefusesIsNotTriedAgainSoon) {
   }
   EXPECT_EQ(server->streams(), 1);
   EXPECT_EQ(server->calls(), 20);
+}
+
+TEST(ClientBulkTest, AServerWithoutRoomForAStreamIsCalledAndReadNothing) {
+  ScriptedServer server({GrantedCall("order")}, 0,
+                        {EndAfter(1, Busy().status)});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(IsGrantOf("order", Claim(*client, "order").get()));
+  }
+  EXPECT_EQ(server->streams(), 1);
+  EXPECT_EQ(server->calls(), 20);
+}
+
+TEST(ClientBulkTest, WhatAFullServerRefusedWithItsStreamIsKnownNotToHaveActed) {
+  ScriptedServer server({Busy()}, 0, {EndAfter(1, Busy().status)});
+  const auto client = Connect(server, {.retry = {.attempts_max = 1}});
+  EXPECT_EQ(ErrorReasonOf(Claim(*client, "order").get().status()),
+            "OVERLOADED");
+}
+
+TEST(ClientBulkTest, StreamsThatAreLostOneAfterTheOtherGiveWayToCalls) {
+  ScriptedServer server({GrantedCall("order")}, 0,
+                        {EndAfter(1, Lost().status)});
+  const auto client = Connect(server);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(IsGrantOf("order", Claim(*client, "order").get()));
+  }
+  EXPECT_EQ(server->streams(), 2);
+  EXPECT_EQ(server->calls(), 20);
+}
+
+TEST(ClientBulkTest, AResultThatIsTooLongForTheChannelHurtsNoNeighbour) {
+  Answer call = GrantedCall("small");
+  ScriptedServer server({call}, 0, {[](grpc::ServerContext*, BulkWire* wire) {
+                          ReadCommands(wire, 2);
+                          v1::BulkResponse response;
+                          response.add_results()->mutable_error()->set_message(
+                              std::string(2000, 'm'));
+                          wire->Write(response);
+                          return ReadAndAnswerNothing(nullptr, wire);
+                        }});
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(1000);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  AsyncClient client(
+      grpc::CreateCustomChannel(server.target(),
+                                grpc::InsecureChannelCredentials(), arguments),
+      {.retry = {.attempts_max = 1}, .bulk = BulkUse::kAlways});
+  auto first = Claim(client, "small");
+  auto second = Claim(client, "small");
+  EXPECT_TRUE(IsGrantOf("small", first.get()));
+  EXPECT_TRUE(IsGrantOf("small", second.get()));
+  EXPECT_TRUE(IsGrantOf("small", Claim(client, "small").get()));
+  EXPECT_EQ(server->streams(), 1);
+  EXPECT_EQ(server->calls(), 3);
 }
 
 // ------------------------------------------------------------------ deadlines
@@ -417,13 +577,16 @@ class KeptClaim final : public internal::BulkCommand {
   void Lend(v1::Command& command) override {
     internal::LendRequest(request_, command);
   }
+  bool urgent() const override { return false; }
   void OnResult(v1::Result& result) override {
     granted_.set_value(result.claim().claimed().downstream_key());
   }
   void OnFailure(const absl::Status& status, bool) override {
     granted_.set_value(status.ToString());
   }
-  void OnSendAgain(bool) override { granted_.set_value("again"); }
+  void OnSendAgain(const absl::Status&, bool) override {
+    granted_.set_value("again");
+  }
 
   std::string Granted() { return granted_.get_future().get(); }
 
@@ -431,6 +594,52 @@ class KeptClaim final : public internal::BulkCommand {
   v1::ClaimRequest request_;
   std::promise<std::string> granted_;
 };
+
+TEST(BulkStreamsTest, ACancelledCommandIsCancelledThoughItsStreamEndsFirst) {
+  ScriptedServer server({Lost()}, 0, {ReadAndAnswerNothing});
+  const auto connection = std::make_shared<const internal::Connection>(
+      grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()),
+      nullptr);
+  internal::BulkStreams streams;
+  // Either end may come first.
+  for (int i = 0; i < 300; ++i) {
+    const auto command = std::make_shared<KeptClaim>("order");
+    const auto stream =
+        streams.Enqueue(connection, true, command, 100, seconds(20));
+    ASSERT_NE(stream, nullptr);
+    stream->Flush();
+    streams.CancelCommands();
+    stream->Cancel();
+    EXPECT_THAT(command->Granted(), testing::StartsWith("CANCELLED"));
+  }
+}
+
+TEST(BulkStreamsTest, AStreamThatIsIdleIsClosedInGoodOrderAndReplaced) {
+  std::promise<bool> closed_in_order;
+  ScriptedServer server({Lost()}, 0,
+                        {[&](grpc::ServerContext* context, BulkWire* wire) {
+                           GrantAll(context, wire);
+                           closed_in_order.set_value(!context->IsCancelled());
+                           return grpc::Status::OK;
+                         },
+                         GrantAll});
+  const auto connection = std::make_shared<const internal::Connection>(
+      grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()),
+      nullptr);
+  internal::BulkStreams streams(milliseconds(100));
+  const auto ask = [&](const std::string& key) {
+    const auto command = std::make_shared<KeptClaim>(key);
+    const auto stream =
+        streams.Enqueue(connection, true, command, 100, seconds(20));
+    ASSERT_NE(stream, nullptr);
+    stream->Flush();
+    EXPECT_EQ(command->Granted(), key);
+  };
+  ask("first");
+  EXPECT_TRUE(closed_in_order.get_future().get());
+  ask("second");
+  EXPECT_EQ(server->streams(), 2);
+}
 
 TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
   absl::Notification answer_first;
@@ -448,14 +657,14 @@ TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
                            return grpc::Status::OK;
                          },
                          GrantAll});
-  const auto connect = [&] {
+  const auto connect = [&](std::uint64_t generation) {
     return std::make_shared<const internal::Connection>(
         grpc::CreateChannel(server.target(),
                             grpc::InsecureChannelCredentials()),
-        nullptr);
+        nullptr, generation);
   };
-  const auto old_connection = connect();
-  const auto new_connection = connect();
+  const auto old_connection = connect(0);
+  const auto new_connection = connect(1);
   internal::BulkStreams streams;
   const auto send = [&](const auto& connection, const auto& command) {
     const auto stream =
@@ -474,6 +683,10 @@ TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
   EXPECT_NE(old_stream, new_stream);
   EXPECT_FALSE(old_stream->open());
   EXPECT_EQ(second->Granted(), "second");
+  // Whoever still holds the old connection makes a call.
+  EXPECT_EQ(send(old_connection, std::make_shared<KeptClaim>("third")),
+            nullptr);
+  EXPECT_TRUE(new_stream->open());
   answer_first.Notify();
   EXPECT_EQ(first->Granted(), "first");
   EXPECT_TRUE(closed_in_order.get_future().get());

@@ -21,10 +21,16 @@ constexpr std::size_t kSmall = 100;
 
 class Command final : public BulkCommand {
  public:
+  explicit Command(bool urgent = false) : urgent_(urgent) {}
+
+  bool urgent() const override { return urgent_; }
   void Lend(v1::Command&) override {}
   void OnResult(v1::Result&) override {}
   void OnFailure(const absl::Status&, bool) override {}
-  void OnSendAgain(bool) override {}
+  void OnSendAgain(const absl::Status&, bool) override {}
+
+ private:
+  const bool urgent_;
 };
 
 class BulkQueueTest : public testing::Test {
@@ -33,6 +39,11 @@ class BulkQueueTest : public testing::Test {
                                    milliseconds timeout = seconds(10)) {
     auto command = std::make_shared<Command>();
     queue_.Add(command, bytes, now_ + timeout);
+    return command;
+  }
+  std::shared_ptr<BulkCommand> AddUrgent(std::size_t bytes = kSmall) {
+    auto command = std::make_shared<Command>(true);
+    queue_.Add(command, bytes, now_ + seconds(10));
     return command;
   }
   void AddMany(std::size_t count, std::size_t bytes = kSmall) {
@@ -63,6 +74,38 @@ TEST_F(BulkQueueTest, AMessageHoldsWhatWaitsInOrderAndWhatIsLeftOfItsTime) {
   EXPECT_EQ(message[0].timeout, seconds(4));
   EXPECT_EQ(message[1].timeout, seconds(2));
   EXPECT_THAT(queue_.TakeMessage(now_), IsEmpty());
+}
+
+TEST_F(BulkQueueTest, WhatIsUrgentGoesFirstAndTheRestFollowsInOrder) {
+  const auto first = Add();
+  const auto second = Add();
+  const auto urgent = AddUrgent();
+  const auto also_urgent = AddUrgent();
+  EXPECT_EQ(queue_.waiting(), 4u);
+  const auto message = queue_.TakeMessage(now_);
+  ASSERT_THAT(message, SizeIs(4));
+  EXPECT_EQ(message[0].command, urgent);
+  EXPECT_EQ(message[1].command, also_urgent);
+  EXPECT_EQ(message[2].command, first);
+  EXPECT_EQ(message[3].command, second);
+}
+
+TEST_F(BulkQueueTest, WhatIsUrgentOvertakesNewWorkThatFillsMessages) {
+  AddMany(3 * kBulkCommandsMax);
+  queue_.TakeMessage(now_);
+  const auto urgent = AddUrgent();
+  const auto message = queue_.TakeMessage(now_);
+  ASSERT_THAT(message, SizeIs(kBulkCommandsMax));
+  EXPECT_EQ(message.front().command, urgent);
+}
+
+TEST_F(BulkQueueTest, NothingOvertakesUrgentWorkThatFillsAMessage) {
+  for (int i = 0; i < 5; ++i) AddUrgent(kBulkRequestBytesMax);
+  const auto small = Add();
+  EXPECT_THAT(queue_.TakeMessage(now_), SizeIs(3));
+  const auto message = queue_.TakeMessage(now_);
+  ASSERT_THAT(message, SizeIs(3));
+  EXPECT_EQ(message.back().command, small);
 }
 
 TEST_F(BulkQueueTest, AMessageHoldsAtMostWhatTheContractAllows) {
