@@ -213,7 +213,8 @@ void BulkStream::CarryAs(const v1::Command& command,
       request, call,
       {.patience = *patience,
        .gone = [this] { return gone(); },
-       .may_wait = ticket.waits == asks_to_wait},
+       .may_wait = ticket.waits == asks_to_wait,
+       .wait_is_over = &draining_},
       [in_hand =
            std::move(in_hand)](absl::StatusOr<typename Wire::Outcome> outcome) {
         in_hand->Answer(std::move(outcome));

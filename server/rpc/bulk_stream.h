@@ -53,7 +53,7 @@ class BulkStream final
   // Ends a stream that has not been started.
   void Reject(const absl::Status& error);
   // Refuses what it reads from now on with DRAINING, and ends with that when
-  // the rest has been answered.
+  // the rest has been answered; claims that wait for another owner are soon.
   void Drain();
 
   // The caller has gone away: what is queued need not be decided any more.
@@ -111,7 +111,9 @@ class BulkStream final
 
   const Parts parts_;
   grpc::CallbackServerContext* const context_;
+  // Written under the lock, as what else decides the next step.
   std::atomic<bool> gone_{false};
+  std::atomic<bool> draining_{false};
 
   mutable Mutex mutex_;
   // A read is in gRPC's hands, or about to be, or its message is being taken
@@ -123,7 +125,6 @@ class BulkStream final
   // Why the stream is to end; the first that holds counts.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   // Commands that have not been answered.
   absl::flat_hash_set<std::uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);
