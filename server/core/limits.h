@@ -126,7 +126,8 @@ inline constexpr std::size_t kBulkInFlightMax = 2 * kBulkCommandsMax;
 inline constexpr std::size_t kBulkInFlightBytesMax = 8 * kMiB;
 static_assert(kBulkInFlightBytesMax >= kMessageBytesMax);
 // Claims that may wait for another owner are counted by themselves, since they
-// are not to hold back the rest of the stream.
+// are not to hold back the rest of the stream; their fields' bounds bound their
+// bytes.
 inline constexpr std::size_t kBulkWaitingMax = kBulkCommandsMax;
 static_assert(2 * (kBulkInFlightMax + kBulkWaitingMax) <= kQueueItemsMax);
 // Results go out in messages of about this size: a caller needs the whole of

@@ -230,9 +230,12 @@ absl::Status BulkStream::Admit(Ticket& ticket) {
     return MakeError(Reason::kDraining, "the stream ends; go on with another");
   }
   in_flight_.insert(ticket.id);
-  in_flight_bytes_ += ticket.bytes;
   if (waiting_ >= limits::kBulkWaitingMax) ticket.waits = false;
-  if (ticket.waits) ++waiting_;
+  if (ticket.waits) {
+    ++waiting_;
+  } else {
+    in_flight_bytes_ += ticket.bytes;
+  }
   return absl::OkStatus();
 }
 
@@ -263,8 +266,11 @@ void BulkStream::Deliver(const v1::Result& result, const Ticket* ticket,
     outbox_.Add(std::move(bytes));
     if (ticket != nullptr) {
       in_flight_.erase(ticket->id);
-      in_flight_bytes_ -= ticket->bytes;
-      if (ticket->waits) --waiting_;
+      if (ticket->waits) {
+        --waiting_;
+      } else {
+        in_flight_bytes_ -= ticket->bytes;
+      }
     }
     if (!Changed()) return;
   }

@@ -128,8 +128,9 @@ class BulkStream final
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   // Commands that have not been answered.
   absl::flat_hash_set<std::uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);
-  std::size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Those among them that may wait; the others' bytes.
   std::size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   BulkOutbox outbox_ ABSL_GUARDED_BY(mutex_);
   // See Drive().
   bool driven_ ABSL_GUARDED_BY(mutex_) = false;

@@ -82,6 +82,24 @@ class BulkStreamTest : public ServiceFixture {
     Send(commands);
   }
 
+  // Sends Finalizes of 1 MiB each as long as they are read, or 20; how many?
+  std::size_t SendMebibytes() {
+    std::size_t sent = 0;
+    v1::Command finalize;
+    finalize.mutable_finalize()->set_scope("payments");
+    finalize.mutable_finalize()->set_claim_token(kToken);
+    finalize.mutable_finalize()->mutable_response()->set_status_code(201);
+    finalize.mutable_finalize()->mutable_response()->set_body(
+        std::string(1 << 20, 'b'));
+    while (side_->reading() && sent < 20) {
+      finalize.set_id(sent);
+      finalize.mutable_finalize()->set_key(std::to_string(sent));
+      Send({finalize});
+      ++sent;
+    }
+    return sent;
+  }
+
   // Lets every message out that is to be written.
   void WriteAll() {
     while (side_->writing()) side_->FinishWrite();
@@ -284,23 +302,22 @@ TEST_F(BulkStreamTest, NothingIsReadWhileTooManyCommandsAreInFlight) {
 }
 
 TEST_F(BulkStreamTest, NothingIsReadWhileTooManyBytesAreInFlight) {
-  std::size_t sent = 0;
-  v1::Command finalize;
-  finalize.mutable_finalize()->set_scope("payments");
-  finalize.mutable_finalize()->set_claim_token(kToken);
-  finalize.mutable_finalize()->mutable_response()->set_status_code(201);
-  finalize.mutable_finalize()->mutable_response()->set_body(
-      std::string(1 << 20, 'b'));
-  while (side_->reading()) {
-    finalize.set_id(sent);
-    finalize.mutable_finalize()->set_key(std::to_string(sent));
-    Send({finalize});
-    ASSERT_LT(++sent, 20u);
-  }
-  EXPECT_EQ(sent, 8u);
+  EXPECT_EQ(SendMebibytes(), 8u);
   RunLanesDry();
   WriteAll();
   EXPECT_TRUE(side_->reading());
+}
+
+TEST_F(BulkStreamTest, ClaimsThatMayWaitLeaveTheOthersTheirRoom) {
+  std::vector<v1::Command> waiting;
+  for (std::size_t i = 0; i < limits::kBulkWaitingMax; ++i) {
+    v1::Command& claim = waiting.emplace_back(ClaimOf(1'000'000 + i));
+    claim.mutable_claim()->mutable_wait()->set_seconds(60);
+    claim.mutable_claim()->set_checkpoint(
+        std::string(limits::kCheckpointBytesMax, 'c'));
+  }
+  Send(waiting);
+  EXPECT_EQ(SendMebibytes(), 8u);
 }
 
 TEST_F(BulkStreamTest, CallerThatDoesNotReadIsReadNoMore) {
