@@ -107,6 +107,18 @@ void BulkStream::Drain() {
   Drive();
 }
 
+void BulkStream::Look(SteadyTime now) {
+  {
+    MutexLock lock(mutex_);
+    if (writing_bytes_ == 0) return;
+    if (!writing_since_.has_value()) writing_since_ = now;
+    if (now - *writing_since_ < limits::kBulkStallMax) return;
+    stalled_ = true;
+    if (!Changed()) return;
+  }
+  Drive();
+}
+
 void BulkStream::OnCancel() {
   {
     MutexLock lock(mutex_);
@@ -145,6 +157,7 @@ void BulkStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
     parts_.budget.Give(std::exchange(writing_bytes_, 0));
+    writing_since_.reset();
     if (!ok) gone_ = true;
     if (!Changed()) return;
   }
@@ -240,13 +253,8 @@ absl::Status BulkStream::Admit(Ticket& ticket) {
 }
 
 bool BulkStream::Reserve(std::size_t bytes) {
-  {
-    MutexLock lock(mutex_);
-    if (Unsent() + bytes > parts_.budget.max() / limits::kReplyStreamShare) {
-      return false;
-    }
-  }
-  return parts_.budget.TryTake(bytes);
+  MutexLock lock(mutex_);
+  return parts_.budget.TryTakeShare(Unsent(), bytes);
 }
 
 void BulkStream::Refuse(std::uint64_t id, const ErrorReply& error) {
@@ -295,6 +303,7 @@ void BulkStream::Drive() {
     }
     if (step.read) StartRead(&incoming_);
     if (step.write) StartWrite(&outgoing_);
+    if (step.cancel) context_->TryCancel();
     // It stays driven: nothing is asked of gRPC after the end.
     if (step.end.has_value()) return End(*step.end);
   }
@@ -311,6 +320,8 @@ BulkStream::Step BulkStream::NextStep() {
     outgoing_ = ToBuffer(std::move(message));
     step.write = true;
   }
+  // A message under way keeps the stream, and so its context, from the end.
+  step.cancel = std::exchange(stalled_, false) && writing_bytes_ > 0 && !gone_;
   step.end = EndOf();
   if (step.end.has_value()) {
     ended_ = true;

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "idempotency/v1/idempotency.pb.h"
+#include "server/core/clock.h"
 #include "server/core/metrics.h"
 #include "server/core/mutex.h"
 #include "server/rpc/bulk_outbox.h"
@@ -56,6 +57,11 @@ class BulkStream final
   // the rest has been answered; claims that wait for another owner are soon.
   void Drain();
 
+  // To be called now and then. Cancels the stream when its caller takes none of
+  // the results: when two calls have found the same message under way,
+  // kBulkStallMax apart.
+  void Look(SteadyTime now);
+
   // The caller has gone away: what is queued need not be decided any more.
   bool gone() const { return gone_.load(std::memory_order_relaxed); }
 
@@ -77,6 +83,7 @@ class BulkStream final
   struct Step {
     bool read = false;
     bool write = false;
+    bool cancel = false;
     std::optional<absl::Status> end{};
   };
 
@@ -122,6 +129,9 @@ class BulkStream final
   bool handling_ ABSL_GUARDED_BY(mutex_) = false;
   // The message in gRPC's hands, or about to be; 0: none.
   std::size_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // When Look() found that message first.
+  std::optional<SteadyTime> writing_since_ ABSL_GUARDED_BY(mutex_);
+  bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
   // Why the stream is to end; the first that holds counts.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;

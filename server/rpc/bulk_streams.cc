@@ -45,4 +45,8 @@ void BulkStreams::Drain() {
   for (const auto& stream : streams_.All()) stream->Drain();
 }
 
+void BulkStreams::Look(SteadyTime now) {
+  for (const auto& stream : streams_.All()) stream->Look(now);
+}
+
 }  // namespace idempotency

@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "server/core/clock.h"
 #include "server/core/limits.h"
 #include "server/rpc/bulk_stream.h"
 #include "server/rpc/random.h"
@@ -27,6 +28,9 @@ class BulkStreams {
 
   // Drains every stream, and refuses those to come with DRAINING.
   void Drain();
+
+  // Of every stream, as BulkStream::Look().
+  void Look(SteadyTime now);
 
  private:
   BulkStream::Parts parts_;

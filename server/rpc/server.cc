@@ -144,6 +144,10 @@ void RpcServer::StopServing() { impl_->health.Shutdown(); }
 
 void RpcServer::DrainStreams() { impl_->service.streams().Drain(); }
 
+void RpcServer::LookAtStreams(SteadyTime now) {
+  impl_->service.streams().Look(now);
+}
+
 void RpcServer::LookAtCertificates(absl::Time now) {
   if (impl_->certificates != nullptr) impl_->certificates->Look(now);
 }

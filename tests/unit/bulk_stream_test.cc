@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
@@ -356,6 +357,37 @@ TEST_F(BulkStreamTest, OneStreamMayHoldOnlyAShareOfTheReplyBudget) {
     EXPECT_EQ(result.error().details_size(), 2) << "ErrorInfo and RetryInfo";
   }
   EXPECT_EQ(overloaded, 7);
+}
+
+TEST_F(BulkStreamTest, ManyStreamsThatAreNotReadLeaveOthersTheirReplies) {
+  Reopen({.reply_bytes_max = 16 << 20});
+  Record(std::string(1 << 20, 'b'));
+  const auto look_up = [this](std::uint64_t count) {
+    std::vector<v1::Command> lookups;
+    for (std::uint64_t id = 0; id < count; ++id) {
+      lookups.push_back(LookupOf(id));
+    }
+    Send(lookups);
+    RunLanesDry();
+  };
+  std::vector<std::unique_ptr<grpc::CallbackServerContext>> contexts;
+  std::vector<std::unique_ptr<BulkSide>> unread;
+  for (int i = 0; i < 8; ++i) {
+    look_up(10);
+    contexts.push_back(std::move(context_));
+    unread.push_back(std::move(side_));
+    Open();
+  }
+  look_up(1);
+  WriteAll();
+  ASSERT_THAT(Results(), SizeIs(1));
+  EXPECT_TRUE(Results()[0].has_lookup()) << ReasonOf(Results()[0].error());
+  for (const auto& side : unread) {
+    side->Cancel();
+    side->FinishWrite(false);
+    ASSERT_TRUE(side->end().has_value());
+    side->Done();
+  }
 }
 
 TEST_F(BulkStreamTest, HalfClosedStreamEndsWithOkAfterTheLastResult) {
