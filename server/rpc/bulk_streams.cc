@@ -6,12 +6,6 @@
 #include "server/core/errors.h"
 
 namespace idempotency {
-namespace {
-
-constexpr double kAgeSpread = 0.1;
-
-}  // namespace
-
 BulkStreams::BulkStreams(BulkStream::Parts parts,
                          std::chrono::nanoseconds age_max, RandomSource random)
     : parts_(std::move(parts)), age_max_(age_max), random_(std::move(random)) {
