@@ -33,6 +33,10 @@ grpc::ByteBuffer ToBuffer(std::string bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+absl::Status Draining() {
+  return MakeError(Reason::kDraining, "the stream ends; go on with another");
+}
+
 }  // namespace
 
 template <typename Wire>
@@ -239,9 +243,7 @@ absl::Status BulkStream::Admit(Ticket& ticket) {
   if (in_flight_.contains(ticket.id)) {
     return InvalidField("id", "is that of a command in flight on this stream");
   }
-  if (draining_) {
-    return MakeError(Reason::kDraining, "the stream ends; go on with another");
-  }
+  if (draining_) return Draining();
   in_flight_.insert(ticket.id);
   if (waiting_ >= limits::kBulkWaitingMax) ticket.waits = false;
   if (ticket.waits) {
@@ -352,9 +354,7 @@ std::optional<absl::Status> BulkStream::EndOf() const {
   if (gone_) return absl::CancelledError();
   if (!failure_.ok()) return failure_;
   if (half_closed_) return absl::OkStatus();
-  if (draining_) {
-    return MakeError(Reason::kDraining, "the stream ends; go on with another");
-  }
+  if (draining_) return Draining();
   return std::nullopt;
 }
 
