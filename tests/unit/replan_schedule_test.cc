@@ -9,6 +9,7 @@
 namespace idempotency {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST(ReplanSchedule, FollowsTheTableAsItGrows) {
@@ -29,6 +30,21 @@ TEST(ReplanSchedule, NoticesATableThatOthersFilled) {
   EXPECT_TRUE(schedule.Due(start + seconds(60)));
   EXPECT_FALSE(schedule.Due(start + seconds(61)));
   EXPECT_TRUE(schedule.Due(start + seconds(120)));
+}
+
+TEST(ReplanSchedule, SuspectsThePlanOfASlowExecutionButNotEveryTime) {
+  ReplanSchedule schedule;
+  const SteadyTime start{};
+  EXPECT_FALSE(schedule.Due(start));
+  schedule.Took(milliseconds(5));
+  EXPECT_FALSE(schedule.Due(start + seconds(2)));
+  schedule.Took(milliseconds(500));
+  schedule.Took(milliseconds(5));
+  EXPECT_TRUE(schedule.Due(start + seconds(2)));
+  schedule.Took(milliseconds(500));
+  EXPECT_FALSE(schedule.Due(start + milliseconds(2'900)));
+  EXPECT_TRUE(schedule.Due(start + seconds(3)));
+  EXPECT_FALSE(schedule.Due(start + seconds(5)));
 }
 
 }  // namespace

@@ -10,6 +10,10 @@ namespace {
 
 constexpr std::chrono::seconds kPlanAgeMax{60};
 constexpr std::int64_t kReplanFactor = 10;
+// By an index, a full batch takes a few milliseconds. Whatever makes it slow,
+// new plans once a second cost next to nothing.
+constexpr std::chrono::milliseconds kSlow{25};
+constexpr std::chrono::seconds kSlowPlanAge{1};
 // Only migrations are transactions; a change of a big table takes its time.
 constexpr std::chrono::hours kTransactionTimeMax{24};
 
@@ -33,8 +37,9 @@ class Stopwatch {
   Stopwatch(const Clock& clock, StatementMetrics* counts)
       : clock_(clock), counts_(counts), started_(clock.Now()) {}
   ~Stopwatch() {
-    if (counts_ != nullptr) ObserveTime(counts_->time, clock_.Now() - started_);
+    if (counts_ != nullptr) ObserveTime(counts_->time, so_far());
   }
+  SteadyTime::duration so_far() const { return clock_.Now() - started_; }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
@@ -53,10 +58,16 @@ bool ReplanSchedule::Due(SteadyTime now) {
     return false;
   }
   const bool grown = executions_ > next_;
-  if (!grown && now - *planned_at_ < kPlanAgeMax) return false;
+  const SteadyTime::duration age = now - *planned_at_;
+  if (!grown && age < (slow_ ? kSlowPlanAge : kPlanAgeMax)) return false;
   if (grown) next_ *= kReplanFactor;
   planned_at_ = now;
+  slow_ = false;
   return true;
+}
+
+void ReplanSchedule::Took(SteadyTime::duration time) {
+  slow_ = slow_ || time >= kSlow;
 }
 
 // The members are destroyed in reverse order: the registration must go first.
@@ -228,6 +239,7 @@ absl::StatusOr<pqxx::result> Connection::Send(const Statement& statement,
                                        parameters)
             : pqxx_compat::RunUnnamed(transaction, std::string(statement.sql),
                                       parameters);
+    if (IsNamed(statement)) session_->replan.Took(stopwatch.so_far());
     if (!writes || !session_->unconfirmed) return result;
   } catch (...) {
     const Failure failure = FailureOfCurrentException(

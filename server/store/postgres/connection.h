@@ -43,11 +43,14 @@ class ReplanSchedule {
  public:
   // Counts an execution. True when the plans are to be discarded before it.
   bool Due(SteadyTime now);
+  // How long it took: one that was slow may have had a plan of another time.
+  void Took(SteadyTime::duration time);
 
  private:
   std::int64_t executions_ = 0;
   std::int64_t next_ = 20;
   std::optional<SteadyTime> planned_at_;
+  bool slow_ = false;  // an execution since then
 };
 
 // Not thread-safe. No function throws, sleeps or tries to connect more than
