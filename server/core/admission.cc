@@ -24,12 +24,13 @@ void Admission::EndRound(SteadyTime now, bool carried) {
   if (!began_.has_value()) return;
   const SteadyTime::duration took = now - *began_;
   began_.reset();
-  if (!carried) return;
-  if (round_ == SteadyTime::duration::zero()) {
-    round_ = took;
-  } else {
-    round_ += (took - round_) / kMemory;
-  }
+  if (carried) round_ = AverageWith(took);
+}
+
+SteadyTime::duration Admission::AverageWith(SteadyTime::duration took) const {
+  return round_ == SteadyTime::duration::zero()
+             ? took
+             : round_ + (took - round_) / kMemory;
 }
 
 SteadyTime::duration Admission::ExpectedTime(SteadyTime now,
@@ -37,11 +38,13 @@ SteadyTime::duration Admission::ExpectedTime(SteadyTime now,
   SteadyTime::duration round = round_;
   SteadyTime::duration rest = SteadyTime::duration::zero();
   if (began_.has_value()) {
-    // One that takes longer than usual says how long they take now.
     const SteadyTime::duration elapsed =
         std::max(SteadyTime::duration::zero(), now - *began_);
-    round = std::max(round, elapsed);
-    rest = round - elapsed;
+    if (elapsed > round_) {
+      round = AverageWith(elapsed);
+    } else {
+      rest = round_ - elapsed;
+    }
   }
   return rest + (FullBatches(load) + 1) * round;
 }
@@ -64,8 +67,9 @@ std::optional<SteadyTime::duration> Admission::Refuse(
 }
 
 std::size_t Admission::FullBatches(const QueueLoad& load) const {
+  // A call is in one batch, however long it is.
   return std::max(load.items / options_.batch_items_max,
-                  load.bytes / options_.batch_bytes_max);
+                  std::min(load.items, load.bytes / options_.batch_bytes_max));
 }
 
 }  // namespace idempotency

@@ -1,10 +1,10 @@
 // Decides what a lane takes in when more comes than its store can carry.
 //
 // While less than a full batch is queued everything is taken in: the next
-// round carries it all. Beyond that a call is refused at once if its answer is
-// expected too late, so that its caller can go elsewhere or come back, instead
-// of waiting in a queue for an answer that nobody needs any more. What is
-// queued always fills the next round, so that refusals cost no throughput.
+// round carries all of it. Beyond that a call is refused at once if its answer
+// is expected too late, so that its caller can go elsewhere or come back,
+// instead of waiting in a queue for an answer that nobody needs any more. What
+// is queued always fills the next round, so that refusals cost no throughput.
 #ifndef IDEMPOTENCY_SERVER_CORE_ADMISSION_H_
 #define IDEMPOTENCY_SERVER_CORE_ADMISSION_H_
 
@@ -49,7 +49,8 @@ class Admission {
   void EndRound(SteadyTime now, bool carried);
 
   // How long it takes until a call is answered that comes `now` behind `load`:
-  // the rest of the present round, the rounds before its own, its own.
+  // the rest of the present round, the rounds before its own, its own. That the
+  // present round takes long is taken into account as if it ended now.
   SteadyTime::duration ExpectedTime(SteadyTime now,
                                     const QueueLoad& load) const;
 
@@ -59,6 +60,8 @@ class Admission {
                                              const QueueLoad& load) const;
 
  private:
+  // The average, once a round that `took` so long is counted.
+  SteadyTime::duration AverageWith(SteadyTime::duration took) const;
   std::size_t FullBatches(const QueueLoad& load) const;
 
   const AdmissionOptions options_;

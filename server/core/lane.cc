@@ -17,8 +17,6 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kRulesReloadInterval{1};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
-// As many answers are worth another thread's while.
-constexpr std::size_t kAnswersToHandOver = 8;
 
 }  // namespace
 
@@ -82,9 +80,11 @@ void Lane::Stop() {
 
 void Lane::RunBatch() {
   std::vector<Led> round = TakeRound();
+  // Before the queue is looked through: another lane may wake waiters
+  // meanwhile, and a lane that has been stopped looks only once more.
+  const std::vector<Watched> watched = TendWaiters();
   if (round.empty()) AnswerDeadInQueue();
   AnswerDeadInRound(round);
-  const std::vector<Watched> watched = TendWaiters();
   if (round.empty() && watched.empty()) {
     NoteWorkDone(false);
     return;
@@ -206,14 +206,38 @@ void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
       CommandsOf<ClaimKind>(claims, metrics_, now),
       CommandsOf<FinalizeKind>(finalizes, metrics_, now));
   const std::size_t batch_size = claims.size() + finalizes.size();
-  std::vector<Led*> claims_alone;
-  std::vector<Led*> finalizes_alone;
+  std::vector<Led*> claims_again;
+  std::vector<Led*> finalizes_again;
   Settle<ClaimKind>(claims, std::move(answers.claims), batch_size,
-                    &claims_alone);
+                    &claims_again);
   Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
-                       &finalizes_alone);
-  RunAlone<ClaimKind>(claims_alone);
-  RunAlone<FinalizeKind>(finalizes_alone);
+                       &finalizes_again);
+  RunAgain<ClaimKind>(claims_again);
+  RunAgain<FinalizeKind>(finalizes_again);
+}
+
+// Those of one kind that failed together with another kind, which alone may
+// have been the cause.
+template <typename Kind>
+void Lane::RunAgain(const std::vector<Led*>& calls) {
+  std::vector<Led*> again;
+  for (Led* const led : calls) {
+    if (MayBeTriedAgain(*led)) again.push_back(led);
+  }
+  RunKind<Kind>(again);
+}
+
+// If not, it has been answered or put back.
+bool Lane::MayBeTriedAgain(Led& led) {
+  Call& call = led.leader.front();
+  if (IsDead(call, clock_.Now())) {
+    AnswerDead(call);
+    PutBackFollowers(led);
+    return false;
+  }
+  // The store has gone away in between; the rest waits for it.
+  if (store_failed_) PutBack(led);
+  return !store_failed_;
 }
 
 template <typename Kind>
@@ -229,14 +253,8 @@ template <typename Kind>
 void Lane::RunAlone(const std::vector<Led*>& calls) {
   locks_met_ = 0;
   for (Led* const led : calls) {
-    Call& call = led->leader.front();
-    if (IsDead(call, clock_.Now())) {
-      AnswerDead(call);
-      PutBackFollowers(*led);
-    } else if (store_failed_) {
-      // The store has gone away in between; the rest waits for it.
-      PutBack(*led);
-    } else if (aside_ != nullptr && locks_met_ >= kLocksAloneMax) {
+    if (!MayBeTriedAgain(*led)) continue;
+    if (aside_ != nullptr && locks_met_ >= kLocksAloneMax) {
       SetAside(*led);
     } else {
       RunOnce<Kind>({led}, nullptr);
@@ -262,8 +280,7 @@ void Lane::Settle(const std::vector<Led*>& calls,
                   std::vector<Led*>* alone) {
   using Outcome = typename std::remove_reference_t<decltype(OutcomeOf(
       answers.front()))>::value_type;
-  Answers<Outcome> given;
-  given.reserve(calls.size());
+  AnswerBatch<Outcome> given(options_.answers, calls.size());
   const bool counted = answers.size() == calls.size();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     Led& led = *calls[i];
@@ -285,8 +302,7 @@ void Lane::Settle(const std::vector<Led*>& calls,
           if constexpr (std::is_same_v<Kind, LookupKind>) {
             AnswerFollowers(led, outcome, given);
           }
-          given.emplace_back(std::move(RequestOf<Kind>(led).done),
-                             std::move(outcome));
+          given.Add(std::move(RequestOf<Kind>(led).done), std::move(outcome));
         }
         PutBackFollowers(led);
         break;
@@ -309,19 +325,7 @@ void Lane::Settle(const std::vector<Led*>& calls,
         break;
     }
   }
-  Give(std::move(given));
-}
-
-// Few answers cost less than waking another thread.
-template <typename Outcome>
-void Lane::Give(Answers<Outcome> answers) {
-  const bool few = answers.size() < kAnswersToHandOver;
-  GiveAnswers give = [answers = std::move(answers)]() mutable {
-    for (auto& [done, outcome] : answers) std::move(done)(std::move(outcome));
-  };
-  if (few || options_.answers == nullptr || !options_.answers->Offer(give)) {
-    std::move(give)();
-  }
+  given.Give();
 }
 
 // What is to happen to a call, by what the store said of it.
@@ -349,10 +353,10 @@ Lane::Verdict Lane::Judge(const absl::Status& status, std::size_t batch_size,
 
 void Lane::AnswerFollowers(Led& led,
                            const absl::StatusOr<LookupOutcome>& outcome,
-                           Answers<LookupOutcome>& answers) {
+                           AnswerBatch<LookupOutcome>& answers) {
   for (Call& follower : led.followers) {
-    answers.emplace_back(std::move(std::get<LookupCall>(follower.request).done),
-                         outcome);
+    answers.Add(std::move(std::get<LookupCall>(follower.request).done),
+                outcome);
     Count(metrics_.followers_answered);
   }
   led.followers.clear();

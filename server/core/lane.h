@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/core/admission.h"
+#include "server/core/answer_batch.h"
 #include "server/core/answer_queue.h"
 #include "server/core/call.h"
 #include "server/core/call_queue.h"
@@ -99,11 +100,6 @@ class Lane {
   void Stop();
 
  private:
-  // To be given when the batch has been gone through.
-  template <typename Outcome>
-  using Answers =
-      std::vector<std::pair<Done<Outcome>, absl::StatusOr<Outcome>>>;
-
   enum class Verdict { kAnswered, kBroken, kLater, kAlone, kAside };
 
   // OK, or OVERLOADED.
@@ -126,15 +122,16 @@ class Lane {
   template <typename Kind, typename StoreAnswer>
   void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
               std::size_t batch_size, std::vector<Led*>* alone);
-  template <typename Outcome>
-  void Give(Answers<Outcome> answers);
+  template <typename Kind>
+  void RunAgain(const std::vector<Led*>& calls);
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
+  bool MayBeTriedAgain(Led& led);
   Verdict Judge(const absl::Status& status, std::size_t batch_size, Call& call);
   void AnswerFollowers(Led& led, const absl::StatusOr<LookupOutcome>& outcome,
-                       Answers<LookupOutcome>& answers);
+                       AnswerBatch<LookupOutcome>& answers);
   void AnswerClaims(Led& led, ClaimAnswer& answer,
-                    Answers<ClaimOutcome>& answers);
+                    AnswerBatch<ClaimOutcome>& answers);
   bool MayWait(const Call& call) const;
   void AnswerInProgress(Call& call) const;
   Lane& HomeOf(const Led& led);

@@ -207,7 +207,7 @@ Lane& Lane::HomeOf(const Led& led) {
 // could have got themselves. Only those that need no write are answered; the
 // first that does leads the next round.
 void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
-                        Answers<ClaimOutcome>& answers) {
+                        AnswerBatch<ClaimOutcome>& answers) {
   Lane& home = HomeOf(led);
   Call& leader = led.leader.front();
   std::list<Call> waiting;
@@ -228,7 +228,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
     let_wait(led.leader, *in_progress);
   } else {
     if (EndsWaits(answer.outcome)) home.Wake(leader.id());
-    answers.emplace_back(std::move(claim.done), std::move(answer.outcome));
+    answers.Add(std::move(claim.done), std::move(answer.outcome));
   }
   while (answer.observed.has_value() && !led.followers.empty()) {
     ClaimCall& follower = std::get<ClaimCall>(led.followers.front().request);
@@ -243,7 +243,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
     if (decision.answer.ok()) {
       CountUnwritten(*decision.answer, *record, metrics_);
     }
-    answers.emplace_back(std::move(follower.done), std::move(decision.answer));
+    answers.Add(std::move(follower.done), std::move(decision.answer));
     led.followers.pop_front();
     Count(metrics_.followers_answered);
   }

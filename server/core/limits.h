@@ -109,6 +109,10 @@ inline constexpr std::chrono::seconds kReplayCacheLifeMax{60};
 
 // ---- Answers, and streams of Bulk.
 
+// Recorded responses that a lane copies before it gives the answers: what each
+// caller of a crowd gets is a copy. A few batches more may lie with the thread
+// that gives them.
+inline constexpr std::size_t kAnswersBytesMax = 4 * kMiB;
 // Answers that wait to be read by their callers: more than a hundred callers
 // may be late with 1 MiB each, which gRPC keeps twice.
 inline constexpr std::size_t kReplyBytesMax = 256 * kMiB;

@@ -11,6 +11,7 @@
 #include "absl/hash/hash.h"
 #include "server/core/limits.h"
 #include "server/core/outcome_counts.h"
+#include "server/core/recorded_bytes.h"
 #include "server/core/transitions.h"
 
 namespace idempotency {
@@ -36,8 +37,7 @@ Record WhatClaimsNeed(const Record& record) {
 
 std::size_t BytesOf(const RecordId& id, const Record& record) {
   return id.scope.size() + id.key.size() + record.request_hash.size() +
-         record.policy.name.size() + record.response.headers.size() +
-         record.response.body.size();
+         record.policy.name.size() + RecordedBytes(record.response);
 }
 
 class ReplayKeepingStore final : public Store {

@@ -56,8 +56,35 @@ TEST_F(AdmissionTest, TheWaitIsTheRestOfThisRoundThoseAheadAndTheCallsOwn) {
 TEST_F(AdmissionTest, ARoundThatTakesLongSaysSoBeforeItEnds) {
   Round(milliseconds(0), milliseconds(10));
   admission_.BeginRound(At(milliseconds(100)));
-  EXPECT_EQ(admission_.ExpectedTime(At(milliseconds(400)), Items(10)),
-            milliseconds(600));
+  const milliseconds now(100 + 410);
+  const SteadyTime::duration expected =
+      admission_.ExpectedTime(At(now), Items(10));
+  EXPECT_EQ(expected, 2 * milliseconds(110));
+  admission_.EndRound(At(now), true);
+  EXPECT_EQ(admission_.ExpectedTime(At(now), Items(10)), expected)
+      << "the end of it brings no other news";
+}
+
+TEST_F(AdmissionTest, ASingleSlowRoundTurnsNobodyAway) {
+  Round(milliseconds(0), milliseconds(10));
+  admission_.BeginRound(At(milliseconds(100)));
+  EXPECT_FALSE(Refuses(milliseconds(360), Items(39)));
+  EXPECT_TRUE(Refuses(milliseconds(2360), Items(39)));
+}
+
+TEST_F(AdmissionTest, TheFirstRoundIsAllThatIsKnown) {
+  admission_.BeginRound(At(milliseconds(100)));
+  EXPECT_EQ(admission_.ExpectedTime(At(milliseconds(300)), Items(10)),
+            milliseconds(400));
+}
+
+TEST_F(AdmissionTest, ALongCallIsOneBatchAndNotSeveral) {
+  Round(milliseconds(0), milliseconds(100));
+  const SteadyTime now = At(milliseconds(200));
+  EXPECT_EQ(admission_.ExpectedTime(now, {.items = 1, .bytes = 3000}),
+            milliseconds(200));
+  EXPECT_EQ(admission_.ExpectedTime(now, {.items = 2, .bytes = 2500}),
+            milliseconds(300));
 }
 
 TEST_F(AdmissionTest, TheTimeOfARoundIsAMovingAverageOfThoseThatCarried) {

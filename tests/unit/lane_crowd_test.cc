@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <string>
+#include <utility>
 
+#include "server/core/recorded_bytes.h"
 #include "tests/unit/lane_fixture.h"
 #include "tests/unit/waiting_fixture.h"
 
@@ -125,6 +128,74 @@ TEST_F(CrowdStatementsTest, ACrowdOfAKeyThatHasGoneIsGrantedToOne) {
   RunLanes();
   EXPECT_EQ(OutcomeOf("100"), "Claimed");
   EXPECT_EQ(OutcomeOf("139"), "InProgress");
+}
+
+// Every caller's answer is a copy of the response. Nobody takes any from the
+// queue here, so that it fills up.
+class CrowdAnswersTest : public WaitingTest {
+ protected:
+  static constexpr std::size_t kCallers = 400;
+  static constexpr std::size_t kBodyBytes = 100 * limits::kKiB;
+  // As many answers may lie in the queue, in four batches.
+  static constexpr std::size_t kKeptMax =
+      4 * (limits::kAnswersBytesMax / kBodyBytes + 1);
+  static_assert(2 * kKeptMax < kCallers);
+
+  CrowdAnswersTest() { options_.answers = &queue_; }
+
+  template <typename Command>
+  void Ask(Command command, bool waits = false) {
+    CallContext context;
+    if (waits) context.wait_until = clock_.Now() + seconds(60);
+    At(0).engine->Submit(std::move(command), std::move(context),
+                         [this](auto outcome) {
+                           EXPECT_TRUE(outcome.ok());
+                           if (outcome.ok()) bytes_ += RecordedBytes(*outcome);
+                         });
+  }
+  void Finalize() {
+    FinalizeCommand end{.id = {"scope", "key"}, .claim_token = Token(1)};
+    end.response = {.status_code = 200, .body = std::string(kBodyBytes, 'b')};
+    end.response_digest = "digest";
+    Ask(std::move(end));
+    RunLanes();
+  }
+  void ExpectAlmostAllIsGivenAtOnce() {
+    EXPECT_GE(bytes_, (kCallers - kKeptMax) * kBodyBytes);
+    queue_.Stop();
+    while (queue_.Run()) {
+    }
+    EXPECT_EQ(bytes_, kCallers * kBodyBytes);
+  }
+
+  AnswerQueue queue_;
+  std::size_t bytes_ = 0;  // of the responses that were given
+};
+
+TEST_F(CrowdAnswersTest, OfALongResponseAreNotAllMadeBeforeTheFirstIsGiven) {
+  Claim(0, "owner", {});
+  RunLanes();
+  for (std::size_t i = 0; i < kCallers; ++i) {
+    Ask(ClaimCommand{.id = {"scope", "key"},
+                     .request_hash = "the request",
+                     .claim_token = Token(static_cast<int>(i) + 2)},
+        true);
+  }
+  RunLanes();
+  ASSERT_EQ(waiting(), kCallers);
+  Finalize();
+  ExpectAlmostAllIsGivenAtOnce();
+}
+
+TEST_F(CrowdAnswersTest, OfLookupsAreNotAllMadeBeforeTheFirstIsGiven) {
+  Claim(0, "owner", {});
+  RunLanes();
+  Finalize();
+  for (std::size_t i = 0; i < kCallers; ++i) {
+    Ask(LookupCommand{.id = {"scope", "key"}});
+  }
+  RunLanes();
+  ExpectAlmostAllIsGivenAtOnce();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 namespace idempotency {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -123,6 +124,51 @@ TEST_F(LaneTest, ACallThatMeetsALockGoesAsideAndItsNeighboursGoOn) {
   aside_->RunBatch();
   EXPECT_THAT(answers_, ElementsAre(std::pair("1", "Claimed"),
                                     std::pair("2", "Claimed")));
+}
+
+// Whatever fails the statement of both kinds: a lock, or one bad item.
+TEST_F(LaneTest, ABadFinalizeCostsTheClaimsOfItsRoundOneStatementMore) {
+  for (const absl::Status& trouble : {absl::AbortedError("SQLSTATE 55P03"),
+                                      absl::InternalError("SQLSTATE 22021")}) {
+    script_.batches.clear();
+    answers_.clear();
+    script_.one_statement = true;
+    script_.failure = [&](const Keys& batch, const std::string&) {
+      for (const std::string& key : batch) {
+        if (key == "bad") return trouble;
+      }
+      return absl::OkStatus();
+    };
+    for (const char* key : {"a", "b", "c"}) Claim(key, {.key = key});
+    Finalize("good", {.key = "good"});
+    Finalize("bad", {.key = "bad"});
+    lane().RunBatch();
+    EXPECT_THAT(script_.batches,
+                ElementsAre(SizeIs(5), ElementsAre("a", "b", "c"),
+                            ElementsAre("bad", "good"), ElementsAre("bad"),
+                            ElementsAre("good")));
+    EXPECT_THAT(answers_, Contains(std::pair("good", "Recorded")));
+    EXPECT_THAT(answers_,
+                Contains(::testing::Pair(::testing::_, "Claimed")).Times(3));
+  }
+}
+
+TEST_F(LaneTest, WhatFailedTogetherIsNotTriedAgainOnceItsTimeIsUp) {
+  script_.one_statement = true;
+  script_.failure = [this](const Keys& batch, const std::string&) {
+    if (batch.size() < 3) return absl::OkStatus();
+    clock_.Advance(milliseconds(400));
+    return absl::AbortedError("SQLSTATE 55P03");
+  };
+  Claim("late", {.key = "a", .timeout = milliseconds(500)});
+  Claim("1", {.key = "b"});
+  Finalize("2", {.key = "c"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches,
+              ElementsAre(SizeIs(3), ElementsAre("b"), ElementsAre("c")));
+  EXPECT_THAT(answers_, ElementsAre(std::pair("late", "STORE_UNAVAILABLE"),
+                                    std::pair("1", "Claimed"),
+                                    std::pair("2", "Recorded")));
 }
 
 TEST_F(LaneTest, ACallThatMeetsALockUntilItsDeadlineIsNeverGranted) {

@@ -36,6 +36,8 @@ class ScriptedStore final : public Store {
     // Null: grant.
     std::function<absl::Status(const Keys& batch, const std::string& key)>
         failure;
+    // Claims and Finalizes go in one statement, which fails as a whole.
+    bool one_statement = false;
     std::size_t answers_too_many = 0;
     int rules_read = 0;
     std::function<void()> while_working;
@@ -75,6 +77,26 @@ class ScriptedStore final : public Store {
     }
     return answers;
   }
+  ClaimAndFinalizeAnswers ClaimAndFinalize(
+      Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) override {
+    if (!script_.one_statement) {
+      return Store::ClaimAndFinalize(claims, finalizes);
+    }
+    Keys keys = KeysOf(claims);
+    for (const std::string& key : KeysOf(finalizes)) keys.push_back(key);
+    script_.batches.push_back(keys);
+    ClaimAndFinalizeAnswers answers{
+        .claims = std::vector<ClaimAnswer>(claims.size()),
+        .finalizes = std::vector<absl::StatusOr<FinalizeOutcome>>(
+            finalizes.size(), FinalizeOutcome())};
+    for (const std::string& key : keys) {
+      const absl::Status failure = Failure(keys, key);
+      if (failure.ok()) continue;
+      for (ClaimAnswer& answer : answers.claims) answer.outcome = failure;
+      for (auto& answer : answers.finalizes) answer = failure;
+    }
+    return answers;
+  }
   std::vector<absl::StatusOr<LookupOutcome>> LookupBatch(
       Batch<LookupCommand> lookups) override {
     Arrived(lookups);
@@ -96,9 +118,15 @@ class ScriptedStore final : public Store {
 
  private:
   template <typename Command>
-  Keys Arrived(Batch<Command> batch) {
+  static Keys KeysOf(Batch<Command> batch) {
     Keys keys;
     for (const Command* command : batch) keys.push_back(command->id.key);
+    return keys;
+  }
+
+  template <typename Command>
+  Keys Arrived(Batch<Command> batch) {
+    const Keys keys = KeysOf(batch);
     script_.batches.push_back(keys);
     if (script_.while_working) script_.while_working();
     return keys;

@@ -198,6 +198,29 @@ TEST_F(WaiterTest, DrainingReplicaAnswersItsWaitersAtOnce) {
   EXPECT_TRUE(At(0).engine->idle());
 }
 
+// The owner's Finalize is with the lane for calls that met a lock, and comes to
+// its end while the stopped lane answers its queue.
+TEST_F(WaiterTest, WakingTheWaitersOfAStoppedLaneLosesNone) {
+  LetOwnerHold();
+  LetWait(0, "waiter", {.token = 2});
+  trouble_ = [](MemoryStatement, StatementPhase) {
+    return absl::AbortedError("a lock");
+  };
+  Finalize(0);
+  const std::vector<Lane*> lanes = At(0).engine->lanes();
+  lanes.front()->RunBatch();
+  trouble_ = nullptr;
+  ASSERT_EQ(lanes.back()->queued(), 1u);
+  At(0).engine->Submit(
+      LookupCommand{.id = {"scope", "other"}}, {},
+      [&](const absl::StatusOr<LookupOutcome>&) { lanes.back()->RunBatch(); });
+  lanes.front()->Stop();
+  lanes.front()->RunBatch();
+  EXPECT_EQ(OutcomeOf("finalize"), "ok");
+  EXPECT_EQ(OutcomeOf("waiter"), "InProgress");
+  EXPECT_TRUE(At(0).engine->idle());
+}
+
 TEST_F(WaiterTest, WhoWouldWaitBeyondTheBoundIsAnsweredAtOnce) {
   options_.waiters_max = 2;
   LetOwnerHold();
