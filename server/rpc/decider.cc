@@ -3,29 +3,13 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <variant>
 
 #include "server/core/errors.h"
 #include "server/core/limits.h"
+#include "server/core/recorded_bytes.h"
 #include "server/rpc/conversion.h"
 
 namespace idempotency {
-namespace {
-
-std::size_t BytesOf(const Response& response) {
-  return response.body.size() + response.headers.size();
-}
-
-std::size_t RecordedBytes(const ClaimOutcome& outcome) {
-  const auto* const replay = std::get_if<Replay>(&outcome);
-  return replay == nullptr ? 0 : BytesOf(replay->response);
-}
-
-std::size_t RecordedBytes(const LookupOutcome& outcome) {
-  return BytesOf(outcome.record.response);
-}
-
-}  // namespace
 
 StartedCall Decider::Start(CallKind kind) const {
   CallMetrics& counts = parts_.metrics.Of(kind);
