@@ -6,6 +6,7 @@
 #include "server/core/errors.h"
 
 namespace idempotency {
+
 BulkStreams::BulkStreams(BulkStream::Parts parts,
                          std::chrono::nanoseconds age_max, RandomSource random)
     : parts_(std::move(parts)), age_max_(age_max), random_(std::move(random)) {
