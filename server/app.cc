@@ -24,7 +24,8 @@ constexpr milliseconds kDrainPoll{5};
 // Calls that reach gRPC while it shuts down end with CANCELLED, which no client
 // takes for "try elsewhere". So callers are turned away for a while before.
 constexpr milliseconds kTurnAway{300};
-// How often it is looked whether the database watch is stuck.
+// How often it is looked whether the database watch, a statement or a caller is
+// stuck.
 constexpr absl::Duration kStuckPoll = absl::Milliseconds(500);
 // How often the certificate files are read.
 constexpr absl::Duration kCertificatePoll = absl::Seconds(1);
@@ -235,6 +236,7 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
 
 void App::LookAfter() {
   if (watch_->IsStuck()) server_->SetServing(false);
+  server_->LookAtStreams(clock_.Now());
   const int cut = statements_.CutOverdue(clock_.Now());
   if (cut > 0) {
     log_.Write(Severity::kError,

@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_CALL_H_
 #define IDEMPOTENCY_SERVER_CORE_CALL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,9 @@ struct CallContext {
   // InProgress: at most kWaitMargin before the deadline. A time that has
   // passed: it does not wait.
   SteadyTime wait_until = SteadyTime::min();
+  // Once it is true, the wait ends soon, whatever `wait_until` says. Null: it
+  // never is. Read on lane threads until the call's Done has run.
+  const std::atomic<bool>* wait_is_over = nullptr;
   // Has the caller gone away? Null: it never does. Called on lane threads
   // until the call's Done has run.
   std::function<bool()> cancelled{};

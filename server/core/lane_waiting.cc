@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 // How often the calls that wait for an absent store are looked through.
 constexpr milliseconds kSweepInterval{20};
-// How often it is seen which waiters' callers have gone.
+// How often it is seen which waiters' callers have gone, or wait no longer.
 constexpr milliseconds kRollCallInterval{100};
 // Between two looks, so that each is for many keys, and so many times as long
 // as the last one took, so that calls have the store for the most part.
@@ -33,6 +33,10 @@ std::shared_ptr<const Seen> SeenNow(const InProgress& answer,
            .version = record.version,
            .policy = record.policy.name,
            .lapses_at = now + absl::ToChronoNanoseconds(answer.lease_left)});
+}
+
+bool WaitIsOver(const Call& call) {
+  return call.context.wait_is_over != nullptr && *call.context.wait_is_over;
 }
 
 const InProgress* AsInProgress(const absl::StatusOr<ClaimOutcome>& outcome) {
@@ -300,8 +304,10 @@ std::vector<Watched> Lane::TendWaiters() {
     if (now >= next_roll_call_ || !accepting_) {
       next_roll_call_ = now + kRollCallInterval;
       gone = waiters_.TakeIf(CallerIsGone);
+      ended = waiters_.TakeIf(WaitIsOver);
     }
-    ended = waiters_.TakeEnded(accepting_ ? now : SteadyTime::max());
+    ended.splice(ended.end(),
+                 waiters_.TakeEnded(accepting_ ? now : SteadyTime::max()));
     if (now >= not_before_ && now >= look_not_before_) {
       due = waiters_.KeysToLookAt(now, options_.batch_items_max);
     }

@@ -117,10 +117,11 @@ inline constexpr std::size_t kAnswersBytesMax = 4 * kMiB;
 // may be late with 1 MiB each, which gRPC keeps twice.
 inline constexpr std::size_t kReplyBytesMax = 256 * kMiB;
 inline constexpr std::size_t kReplyBytesMaxLeast = 16 * kMiB;
-// One stream may hold a part of them, so that no caller that stops reading
-// takes what all others are answered from.
-inline constexpr std::size_t kReplyStreamShare = 4;
-static_assert(kReplyBytesMaxLeast / kReplyStreamShare >= kMessageBytesMax);
+// One stream may hold a third of what is free besides: a quarter of all where
+// no other holds any, the less the more do, so that callers that stop reading
+// never take what all others are answered from.
+inline constexpr std::size_t kReplyFreeShare = 3;
+static_assert(kReplyBytesMaxLeast / (kReplyFreeShare + 1) >= kMessageBytesMax);
 // In one message: more than a consumer polls at a time.
 inline constexpr std::size_t kBulkCommandsMax = 1024;
 // Read from a stream and not answered yet: a few rounds of a lane, so that the
@@ -130,7 +131,8 @@ inline constexpr std::size_t kBulkInFlightMax = 2 * kBulkCommandsMax;
 inline constexpr std::size_t kBulkInFlightBytesMax = 8 * kMiB;
 static_assert(kBulkInFlightBytesMax >= kMessageBytesMax);
 // Claims that may wait for another owner are counted by themselves, since they
-// are not to hold back the rest of the stream.
+// are not to hold back the rest of the stream; their fields' bounds bound their
+// bytes.
 inline constexpr std::size_t kBulkWaitingMax = kBulkCommandsMax;
 static_assert(2 * (kBulkInFlightMax + kBulkWaitingMax) <= kQueueItemsMax);
 // Results go out in messages of about this size: a caller needs the whole of
@@ -138,6 +140,9 @@ static_assert(2 * (kBulkInFlightMax + kBulkWaitingMax) <= kQueueItemsMax);
 inline constexpr std::size_t kBulkMessageBytes = 256 * kKiB;
 // Nothing more is read from a stream whose caller is so far behind.
 inline constexpr std::size_t kBulkUnsentBytesMax = 8 * kMiB;
+// A stream whose caller has not taken a message of them for so long is ended,
+// since others are answered from the same memory.
+inline constexpr std::chrono::seconds kBulkStallMax{60};
 // Streams of one server: a few for each process of a large fleet.
 inline constexpr std::size_t kBulkStreamsMax = 4096;
 // How long a stream lives where connections have an age, so that it is over

@@ -33,6 +33,10 @@ grpc::ByteBuffer ToBuffer(std::string bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+absl::Status Draining() {
+  return MakeError(Reason::kDraining, "the stream ends; go on with another");
+}
+
 }  // namespace
 
 template <typename Wire>
@@ -107,6 +111,18 @@ void BulkStream::Drain() {
   Drive();
 }
 
+void BulkStream::Look(SteadyTime now) {
+  {
+    MutexLock lock(mutex_);
+    if (writing_bytes_ == 0) return;
+    if (!writing_since_.has_value()) writing_since_ = now;
+    if (now - *writing_since_ < limits::kBulkStallMax) return;
+    stalled_ = true;
+    if (!Changed()) return;
+  }
+  Drive();
+}
+
 void BulkStream::OnCancel() {
   {
     MutexLock lock(mutex_);
@@ -145,6 +161,7 @@ void BulkStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
     parts_.budget.Give(std::exchange(writing_bytes_, 0));
+    writing_since_.reset();
     if (!ok) gone_ = true;
     if (!Changed()) return;
   }
@@ -213,7 +230,8 @@ void BulkStream::CarryAs(const v1::Command& command,
       request, call,
       {.patience = *patience,
        .gone = [this] { return gone(); },
-       .may_wait = ticket.waits == asks_to_wait},
+       .may_wait = ticket.waits == asks_to_wait,
+       .wait_is_over = &draining_},
       [in_hand =
            std::move(in_hand)](absl::StatusOr<typename Wire::Outcome> outcome) {
         in_hand->Answer(std::move(outcome));
@@ -225,24 +243,20 @@ absl::Status BulkStream::Admit(Ticket& ticket) {
   if (in_flight_.contains(ticket.id)) {
     return InvalidField("id", "is that of a command in flight on this stream");
   }
-  if (draining_) {
-    return MakeError(Reason::kDraining, "the stream ends; go on with another");
-  }
+  if (draining_) return Draining();
   in_flight_.insert(ticket.id);
-  in_flight_bytes_ += ticket.bytes;
   if (waiting_ >= limits::kBulkWaitingMax) ticket.waits = false;
-  if (ticket.waits) ++waiting_;
+  if (ticket.waits) {
+    ++waiting_;
+  } else {
+    in_flight_bytes_ += ticket.bytes;
+  }
   return absl::OkStatus();
 }
 
 bool BulkStream::Reserve(std::size_t bytes) {
-  {
-    MutexLock lock(mutex_);
-    if (Unsent() + bytes > parts_.budget.max() / limits::kReplyStreamShare) {
-      return false;
-    }
-  }
-  return parts_.budget.TryTake(bytes);
+  MutexLock lock(mutex_);
+  return parts_.budget.TryTakeShare(Unsent(), bytes);
 }
 
 void BulkStream::Refuse(std::uint64_t id, const ErrorReply& error) {
@@ -262,8 +276,11 @@ void BulkStream::Deliver(const v1::Result& result, const Ticket* ticket,
     outbox_.Add(std::move(bytes));
     if (ticket != nullptr) {
       in_flight_.erase(ticket->id);
-      in_flight_bytes_ -= ticket->bytes;
-      if (ticket->waits) --waiting_;
+      if (ticket->waits) {
+        --waiting_;
+      } else {
+        in_flight_bytes_ -= ticket->bytes;
+      }
     }
     if (!Changed()) return;
   }
@@ -288,6 +305,7 @@ void BulkStream::Drive() {
     }
     if (step.read) StartRead(&incoming_);
     if (step.write) StartWrite(&outgoing_);
+    if (step.cancel) context_->TryCancel();
     // It stays driven: nothing is asked of gRPC after the end.
     if (step.end.has_value()) return End(*step.end);
   }
@@ -304,6 +322,8 @@ BulkStream::Step BulkStream::NextStep() {
     outgoing_ = ToBuffer(std::move(message));
     step.write = true;
   }
+  // A message under way keeps the stream, and so its context, from the end.
+  step.cancel = std::exchange(stalled_, false) && writing_bytes_ > 0 && !gone_;
   step.end = EndOf();
   if (step.end.has_value()) {
     ended_ = true;
@@ -334,9 +354,7 @@ std::optional<absl::Status> BulkStream::EndOf() const {
   if (gone_) return absl::CancelledError();
   if (!failure_.ok()) return failure_;
   if (half_closed_) return absl::OkStatus();
-  if (draining_) {
-    return MakeError(Reason::kDraining, "the stream ends; go on with another");
-  }
+  if (draining_) return Draining();
   return std::nullopt;
 }
 

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "idempotency/v1/idempotency.pb.h"
+#include "server/core/clock.h"
 #include "server/core/metrics.h"
 #include "server/core/mutex.h"
 #include "server/rpc/bulk_outbox.h"
@@ -53,8 +54,13 @@ class BulkStream final
   // Ends a stream that has not been started.
   void Reject(const absl::Status& error);
   // Refuses what it reads from now on with DRAINING, and ends with that when
-  // the rest has been answered.
+  // the rest has been answered; claims that wait for another owner are soon.
   void Drain();
+
+  // To be called now and then. Cancels the stream when its caller takes none of
+  // the results: when two calls have found the same message under way,
+  // kBulkStallMax apart.
+  void Look(SteadyTime now);
 
   // The caller has gone away: what is queued need not be decided any more.
   bool gone() const { return gone_.load(std::memory_order_relaxed); }
@@ -77,6 +83,7 @@ class BulkStream final
   struct Step {
     bool read = false;
     bool write = false;
+    bool cancel = false;
     std::optional<absl::Status> end{};
   };
 
@@ -111,7 +118,9 @@ class BulkStream final
 
   const Parts parts_;
   grpc::CallbackServerContext* const context_;
+  // Written under the lock, as what else decides the next step.
   std::atomic<bool> gone_{false};
+  std::atomic<bool> draining_{false};
 
   mutable Mutex mutex_;
   // A read is in gRPC's hands, or about to be, or its message is being taken
@@ -120,15 +129,18 @@ class BulkStream final
   bool handling_ ABSL_GUARDED_BY(mutex_) = false;
   // The message in gRPC's hands, or about to be; 0: none.
   std::size_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // When Look() found that message first.
+  std::optional<SteadyTime> writing_since_ ABSL_GUARDED_BY(mutex_);
+  bool stalled_ ABSL_GUARDED_BY(mutex_) = false;
   // Why the stream is to end; the first that holds counts.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   // Commands that have not been answered.
   absl::flat_hash_set<std::uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);
-  std::size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Those among them that may wait; the others' bytes.
   std::size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   BulkOutbox outbox_ ABSL_GUARDED_BY(mutex_);
   // See Drive().
   bool driven_ ABSL_GUARDED_BY(mutex_) = false;

@@ -6,11 +6,6 @@
 #include "server/core/errors.h"
 
 namespace idempotency {
-namespace {
-
-constexpr double kAgeSpread = 0.1;
-
-}  // namespace
 
 BulkStreams::BulkStreams(BulkStream::Parts parts,
                          std::chrono::nanoseconds age_max, RandomSource random)
@@ -43,6 +38,10 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* BulkStreams::Open(
 void BulkStreams::Drain() {
   streams_.Close();
   for (const auto& stream : streams_.All()) stream->Drain();
+}
+
+void BulkStreams::Look(SteadyTime now) {
+  for (const auto& stream : streams_.All()) stream->Look(now);
 }
 
 }  // namespace idempotency

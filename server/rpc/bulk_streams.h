@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "server/core/clock.h"
 #include "server/core/limits.h"
 #include "server/rpc/bulk_stream.h"
 #include "server/rpc/random.h"
@@ -16,8 +17,10 @@ namespace idempotency {
 // Thread-safe; must outlive the grpc::Server that it is registered with.
 class BulkStreams {
  public:
+  static constexpr double kAgeSpread = 0.1;
+
   // Of `parts`, `done` is not looked at. A stream drains by itself after
-  // `age_max`, spread by a tenth; zero: never.
+  // `age_max`, more or less by kAgeSpread of it; zero: never.
   BulkStreams(BulkStream::Parts parts, std::chrono::nanoseconds age_max,
               RandomSource random);
   ~BulkStreams();
@@ -27,6 +30,9 @@ class BulkStreams {
 
   // Drains every stream, and refuses those to come with DRAINING.
   void Drain();
+
+  // Of every stream, as BulkStream::Look().
+  void Look(SteadyTime now);
 
  private:
   BulkStream::Parts parts_;

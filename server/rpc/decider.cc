@@ -22,6 +22,7 @@ CallContext Decider::ContextOf(const StartedCall& call, Caller caller,
   CallContext context = {
       .deadline = call.at + std::min<std::chrono::nanoseconds>(
                                 caller.patience, options_.deadline_max + wait),
+      .wait_is_over = caller.wait_is_over,
       .cancelled = std::move(caller.gone)};
   if (wait.count() > 0) {
     context.wait_until = std::min<SteadyTime>(

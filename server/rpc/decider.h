@@ -3,6 +3,7 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_DECIDER_H_
 #define IDEMPOTENCY_SERVER_RPC_DECIDER_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -37,6 +38,8 @@ struct Caller {
   std::function<bool()> gone;
   // What a Claim asks to wait is left out where this is false.
   bool may_wait = true;
+  // As in CallContext.
+  const std::atomic<bool>* wait_is_over = nullptr;
 };
 
 // Thread-safe. What it is made of must outlive it.

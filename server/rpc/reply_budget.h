@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "server/core/limits.h"
+
 namespace idempotency {
 
 // One for the whole process. Thread-safe.
@@ -14,6 +16,17 @@ class ReplyBudget {
   // `taken` counts the bytes, for others to see, and must outlive the budget.
   ReplyBudget(std::size_t max, std::atomic<std::uint64_t>& taken)
       : max_(max), taken_(taken) {}
+
+  // For an answer of a stream that holds `held` bytes already. False, and
+  // nothing is taken, if that would be more than the stream's share. Who holds
+  // nothing may have all that is free.
+  bool TryTakeShare(std::size_t held, std::size_t bytes) {
+    const std::uint64_t taken = taken_.load(std::memory_order_relaxed) + bytes;
+    if (held > 0 && taken + limits::kReplyFreeShare * (held + bytes) > max_) {
+      return false;
+    }
+    return TryTake(bytes);
+  }
 
   // False, and nothing is taken, if that would be too much.
   bool TryTake(std::size_t bytes) {
@@ -38,7 +51,6 @@ class ReplyBudget {
   bool exhausted() const {
     return taken_.load(std::memory_order_relaxed) >= max_;
   }
-  std::size_t max() const { return max_; }
 
  private:
   const std::uint64_t max_;

@@ -29,12 +29,19 @@ constexpr milliseconds kKeepalive = seconds(60);
 constexpr milliseconds kKeepaliveTimeout = seconds(20);
 // More wait at the client. A hot key's whole crowd fits on one connection.
 constexpr int kStreamsPerConnectionMax = 16 * 1024;
+
 // Calls on a connection that has come of age end by then, and streams, which
 // answer their last commands when they have come of age themselves.
-constexpr milliseconds kConnectionAgeGrace =
-    limits::kBulkAgeMax + limits::kDeadlineDefault + limits::kWaitMax;
+milliseconds ConnectionAgeGrace(const ServiceOptions& options) {
+  const double spread = 1 + BulkStreams::kAgeSpread;
+  return std::chrono::duration_cast<milliseconds>(spread *
+                                                  options.bulk_age_max) +
+         options.deadline_max + limits::kWaitMax;
+}
 
-void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
+void SetLimits(const ServerOptions& options,
+               const ServiceOptions& service_options,
+               grpc::ServerBuilder& builder) {
   const auto set = [&builder](const char* name, milliseconds value) {
     builder.AddChannelArgument(name, static_cast<int>(value.count()));
   };
@@ -47,7 +54,8 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeout);
   if (options.connection_age_max > milliseconds(0)) {
     set(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.connection_age_max);
-    set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGrace);
+    set(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+        ConnectionAgeGrace(service_options));
   }
   // A second server on the same port must fail and not share it unnoticed.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -108,12 +116,13 @@ absl::Status RpcServer::Impl::MakeCredentials(const CertificateFiles& files,
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
     const ServerOptions& options, const ServiceOptions& service_options,
     const ServiceParts& parts) {
-  auto impl = std::make_unique<Impl>(
-      WithBulkAge(service_options, options.connection_age_max), parts);
+  const ServiceOptions aged =
+      WithBulkAge(service_options, options.connection_age_max);
+  auto impl = std::make_unique<Impl>(aged, parts);
   const absl::Status secured = impl->MakeCredentials(options.tls, parts.log);
   if (!secured.ok()) return secured;
   grpc::ServerBuilder builder;
-  SetLimits(options, builder);
+  SetLimits(options, aged, builder);
   builder.AddListeningPort(options.listen, impl->credentials, &impl->port);
   builder.RegisterService(&impl->service);
   builder.RegisterService(&impl->health);
@@ -143,6 +152,10 @@ bool RpcServer::serving() const { return impl_->health.serving(); }
 void RpcServer::StopServing() { impl_->health.Shutdown(); }
 
 void RpcServer::DrainStreams() { impl_->service.streams().Drain(); }
+
+void RpcServer::LookAtStreams(SteadyTime now) {
+  impl_->service.streams().Look(now);
+}
 
 void RpcServer::LookAtCertificates(absl::Time now) {
   if (impl_->certificates != nullptr) impl_->certificates->Look(now);

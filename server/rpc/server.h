@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/core/clock.h"
 #include "server/rpc/options.h"
 
 namespace idempotency {
@@ -42,6 +43,10 @@ class RpcServer {
   // commands in hand answers them first. Unary calls are the engine's to
   // refuse.
   void DrainStreams();
+
+  // Ends streams of Bulk whose callers have taken no results for kBulkStallMax.
+  // To be called now and then.
+  void LookAtStreams(SteadyTime now);
 
   // Takes changed certificate files over for new connections; see
   // CertificateWatch::Look(). Nothing happens without TLS. By one thread at a

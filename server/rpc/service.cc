@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "server/rpc/status.h"
-#include "server/rpc/unary_call.h"
 #include "server/rpc/unary_handler.h"
 #include "server/rpc/validation.h"
 #include "server/rpc/wire_calls.h"
@@ -62,40 +61,6 @@ void Service::InstallBulk() {
                          [this](grpc::CallbackServerContext* context) {
                            return streams_.Open(context);
                          }));
-}
-
-template <typename Wire>
-grpc::ServerUnaryReactor* Service::Start(grpc::CallbackServerContext* context,
-                                         const typename Wire::Request* request,
-                                         typename Wire::Response* response) {
-  auto* const call =
-      new UnaryCall<Wire>(decider_, budget_, *context, *request, *response);
-  call->Start();
-  return call;
-}
-
-grpc::ServerUnaryReactor* Service::Claim(grpc::CallbackServerContext* context,
-                                         const v1::ClaimRequest* request,
-                                         v1::ClaimResponse* response) {
-  return Start<ClaimWire>(context, request, response);
-}
-
-grpc::ServerUnaryReactor* Service::Finalize(
-    grpc::CallbackServerContext* context, const v1::FinalizeRequest* request,
-    v1::FinalizeResponse* response) {
-  return Start<FinalizeWire>(context, request, response);
-}
-
-grpc::ServerUnaryReactor* Service::Lookup(grpc::CallbackServerContext* context,
-                                          const v1::LookupRequest* request,
-                                          v1::LookupResponse* response) {
-  return Start<LookupWire>(context, request, response);
-}
-
-grpc::ServerUnaryReactor* Service::Release(grpc::CallbackServerContext* context,
-                                           const v1::ReleaseRequest* request,
-                                           v1::ReleaseResponse* response) {
-  return Start<ReleaseWire>(context, request, response);
 }
 
 grpc::ServerUnaryReactor* Service::RefuseUnparsable(

@@ -1,5 +1,5 @@
-// The calls of idempotency.v1.IdempotencyService. Each is validated here,
-// decided by the engine and answered from there: no thread of gRPC ever waits
+// The calls of idempotency.v1.IdempotencyService. Each goes to the engine, by
+// way of the Decider, and is answered from there: no thread of gRPC ever waits
 // for the store.
 #ifndef IDEMPOTENCY_SERVER_RPC_SERVICE_H_
 #define IDEMPOTENCY_SERVER_RPC_SERVICE_H_
@@ -12,6 +12,7 @@
 #include "server/rpc/decider.h"
 #include "server/rpc/options.h"
 #include "server/rpc/reply_budget.h"
+#include "server/rpc/unary_call.h"
 
 namespace idempotency {
 
@@ -20,18 +21,17 @@ class Service final : public v1::IdempotencyService::CallbackService {
  public:
   Service(const ServiceOptions& options, const ServiceParts& parts);
 
-  grpc::ServerUnaryReactor* Claim(grpc::CallbackServerContext* context,
-                                  const v1::ClaimRequest* request,
-                                  v1::ClaimResponse* response) override;
-  grpc::ServerUnaryReactor* Finalize(grpc::CallbackServerContext* context,
-                                     const v1::FinalizeRequest* request,
-                                     v1::FinalizeResponse* response) override;
-  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
-                                   const v1::LookupRequest* request,
-                                   v1::LookupResponse* response) override;
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
-                                    const v1::ReleaseRequest* request,
-                                    v1::ReleaseResponse* response) override;
+  // Begins a call, as gRPC does by a handler that stands in for the generated
+  // method.
+  template <typename Wire>
+  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
+                                  const typename Wire::Request* request,
+                                  typename Wire::Response* response) {
+    auto* const call =
+        new UnaryCall<Wire>(decider_, budget_, *context, *request, *response);
+    call->Start();
+    return call;
+  }
 
   // Bulk is served without the generated code's method for it.
   BulkStreams& streams() { return streams_; }
@@ -41,10 +41,6 @@ class Service final : public v1::IdempotencyService::CallbackService {
   template <typename Wire>
   void Install();
   void InstallBulk();
-  template <typename Wire>
-  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
-                                  const typename Wire::Request* request,
-                                  typename Wire::Response* response);
   grpc::ServerUnaryReactor* RefuseUnparsable(
       CallKind kind, grpc::CallbackServerContext* context) const;
 

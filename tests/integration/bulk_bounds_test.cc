@@ -261,5 +261,19 @@ TEST_F(BulkBoundsTest, StreamThatHasLivedLongEnoughEndsByItself) {
   EXPECT_LE(steady_clock::now() - begin, seconds(20));
 }
 
+TEST_F(BulkBoundsTest, StreamThatEndsKeepsNoClaimWaiting) {
+  Start({"--max_connection_age=1s"});
+  const v1::ClaimRequest owner = ClaimOf(RandomKey());
+  ASSERT_EQ(Decided(Send(replica_->stub(), owner)), "Claimed");
+  v1::ClaimRequest waiting = ByAnother(owner);
+  waiting.mutable_wait()->set_seconds(40);
+  const auto begin = steady_clock::now();
+  BulkCaller caller(replica_->stub());
+  ASSERT_TRUE(caller.Send({CommandOf(1, waiting)}));
+  EXPECT_TRUE(EndsWithDraining(caller));
+  EXPECT_LT(steady_clock::now() - begin, seconds(20));
+  EXPECT_TRUE(caller.AwaitResult(1).claim().has_in_progress());
+}
+
 }  // namespace
 }  // namespace idempotency

@@ -125,6 +125,34 @@ TEST(RpcServer, CarriesTheFourCalls) {
   }
 }
 
+TEST(RpcServer, StreamWhoseCallerTakesNoResultsEndsAfterAMinute) {
+  LoopbackServer server;
+  server.script.record.state = RecordState::kFinal;
+  server.script.record.response.body = std::string(1 << 20, 'b');
+  server.RunLanesInThreads();
+  auto stub = v1::IdempotencyService::NewStub(server.Channel());
+  grpc::ClientContext context;
+  const auto stream = stub->Bulk(&context);
+  v1::BulkRequest message;
+  v1::LookupRequest& lookup = *message.add_commands()->mutable_lookup();
+  lookup.set_scope("payments");
+  lookup.set_key("k");
+  ASSERT_TRUE(stream->Write(message));
+  while (server.metrics.reply_bytes == 0) std::this_thread::yield();
+  const SteadyTime begin = server.clock.Now();
+  while (server.metrics.reply_bytes > 0) {
+    ASSERT_LT(server.clock.Now() - begin, std::chrono::hours(1));
+    server.clock.Advance(seconds(1));
+    server.server->LookAtStreams(server.clock.Now());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_GE(server.clock.Now() - begin, limits::kBulkStallMax);
+  v1::BulkResponse results;
+  while (stream->Read(&results)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST(RpcServer, SecondServerOnTheSamePortFailsLoudly) {
   LoopbackServer server;
   const auto second =

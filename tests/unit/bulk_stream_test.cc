@@ -9,14 +9,13 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "server/core/errors.h"
 #include "server/core/limits.h"
+#include "tests/unit/bulk_stream_fixture.h"
 #include "tests/unit/grpc_sides.h"
-#include "tests/unit/service_fixture.h"
 
 namespace idempotency {
 namespace {
@@ -27,96 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-class BulkStreamTest : public ServiceFixture {
- protected:
-  void SetUp() override { Open(); }
-  void TearDown() override {
-    if (side_ == nullptr) return;
-    side_->Cancel();
-    RunLanesDry();
-    if (side_->writing()) side_->FinishWrite(false);
-    ASSERT_TRUE(side_->end().has_value());
-    side_->Done();
-    EXPECT_EQ(metrics_.bulk.open, 0);
-    EXPECT_EQ(metrics_.reply_bytes, 0u);
-  }
-
-  // A stream of the service that runs; ends what was open before.
-  void Open() {
-    side_ = std::make_unique<BulkSide>();
-    context_ = std::make_unique<grpc::CallbackServerContext>();
-    side_->Bind(service_->streams().Open(context_.get()));
-  }
-  void Reopen(const ServiceOptions& options) {
-    TearDown();
-    side_ = nullptr;
-    Restart(options);
-    Open();
-  }
-
-  static v1::Command ClaimOf(std::uint64_t id) {
-    v1::Command command;
-    command.set_id(id);
-    SetClaim("key-" + std::to_string(id), *command.mutable_claim());
-    return command;
-  }
-  static v1::Command LookupOf(std::uint64_t id) {
-    v1::Command command;
-    command.set_id(id);
-    command.mutable_lookup()->set_scope("payments");
-    command.mutable_lookup()->set_key("key-" + std::to_string(id));
-    return command;
-  }
-  void Send(const std::vector<v1::Command>& commands) {
-    v1::BulkRequest message;
-    for (const v1::Command& command : commands) {
-      *message.add_commands() = command;
-    }
-    ASSERT_TRUE(side_->reading());
-    side_->Send(message);
-  }
-  void SendClaims(std::uint64_t first, std::size_t count) {
-    std::vector<v1::Command> commands;
-    for (std::size_t i = 0; i < count; ++i)
-      commands.push_back(ClaimOf(first + i));
-    Send(commands);
-  }
-
-  // Lets every message out that is to be written.
-  void WriteAll() {
-    while (side_->writing()) side_->FinishWrite();
-  }
-  std::vector<v1::Result> Results() const {
-    std::vector<v1::Result> results;
-    for (const v1::BulkResponse& message : side_->messages()) {
-      results.insert(results.end(), message.results().begin(),
-                     message.results().end());
-    }
-    return results;
-  }
-  std::vector<std::size_t> ResultsByMessage() const {
-    std::vector<std::size_t> counts;
-    for (const v1::BulkResponse& message : side_->messages()) {
-      counts.push_back(static_cast<std::size_t>(message.results_size()));
-    }
-    return counts;
-  }
-  static std::string ReasonOf(const google::rpc::Status& error) {
-    google::rpc::ErrorInfo info;
-    for (const auto& detail : error.details()) {
-      if (detail.UnpackTo(&info)) return info.reason();
-    }
-    return "";
-  }
-  static std::string ReasonOf(const grpc::Status& status) {
-    google::rpc::Status packed;
-    packed.ParseFromString(status.error_details());
-    return ReasonOf(packed);
-  }
-
-  std::unique_ptr<grpc::CallbackServerContext> context_;
-  std::unique_ptr<BulkSide> side_;
-};
+class BulkStreamTest : public BulkStreamFixture {};
 
 TEST_F(BulkStreamTest, EveryKindOfCommandIsAnsweredAsItsCallIs) {
   v1::Command finalize;
@@ -284,23 +194,22 @@ TEST_F(BulkStreamTest, NothingIsReadWhileTooManyCommandsAreInFlight) {
 }
 
 TEST_F(BulkStreamTest, NothingIsReadWhileTooManyBytesAreInFlight) {
-  std::size_t sent = 0;
-  v1::Command finalize;
-  finalize.mutable_finalize()->set_scope("payments");
-  finalize.mutable_finalize()->set_claim_token(kToken);
-  finalize.mutable_finalize()->mutable_response()->set_status_code(201);
-  finalize.mutable_finalize()->mutable_response()->set_body(
-      std::string(1 << 20, 'b'));
-  while (side_->reading()) {
-    finalize.set_id(sent);
-    finalize.mutable_finalize()->set_key(std::to_string(sent));
-    Send({finalize});
-    ASSERT_LT(++sent, 20u);
-  }
-  EXPECT_EQ(sent, 8u);
+  EXPECT_EQ(SendMebibytes(), 8u);
   RunLanesDry();
   WriteAll();
   EXPECT_TRUE(side_->reading());
+}
+
+TEST_F(BulkStreamTest, ClaimsThatMayWaitLeaveTheOthersTheirRoom) {
+  std::vector<v1::Command> waiting;
+  for (std::size_t i = 0; i < limits::kBulkWaitingMax; ++i) {
+    v1::Command& claim = waiting.emplace_back(ClaimOf(1'000'000 + i));
+    claim.mutable_claim()->mutable_wait()->set_seconds(60);
+    claim.mutable_claim()->set_checkpoint(
+        std::string(limits::kCheckpointBytesMax, 'c'));
+  }
+  Send(waiting);
+  EXPECT_EQ(SendMebibytes(), 8u);
 }
 
 TEST_F(BulkStreamTest, CallerThatDoesNotReadIsReadNoMore) {
@@ -339,6 +248,37 @@ TEST_F(BulkStreamTest, OneStreamMayHoldOnlyAShareOfTheReplyBudget) {
     EXPECT_EQ(result.error().details_size(), 2) << "ErrorInfo and RetryInfo";
   }
   EXPECT_EQ(overloaded, 7);
+}
+
+TEST_F(BulkStreamTest, ManyStreamsThatAreNotReadLeaveOthersTheirReplies) {
+  Reopen({.reply_bytes_max = 16 << 20});
+  Record(std::string(1 << 20, 'b'));
+  const auto look_up = [this](std::uint64_t count) {
+    std::vector<v1::Command> lookups;
+    for (std::uint64_t id = 0; id < count; ++id) {
+      lookups.push_back(LookupOf(id));
+    }
+    Send(lookups);
+    RunLanesDry();
+  };
+  std::vector<std::unique_ptr<grpc::CallbackServerContext>> contexts;
+  std::vector<std::unique_ptr<BulkSide>> unread;
+  for (int i = 0; i < 8; ++i) {
+    look_up(10);
+    contexts.push_back(std::move(context_));
+    unread.push_back(std::move(side_));
+    Open();
+  }
+  look_up(1);
+  WriteAll();
+  ASSERT_THAT(Results(), SizeIs(1));
+  EXPECT_TRUE(Results()[0].has_lookup()) << ReasonOf(Results()[0].error());
+  for (const auto& side : unread) {
+    side->Cancel();
+    side->FinishWrite(false);
+    ASSERT_TRUE(side->end().has_value());
+    side->Done();
+  }
 }
 
 TEST_F(BulkStreamTest, HalfClosedStreamEndsWithOkAfterTheLastResult) {

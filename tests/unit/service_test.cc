@@ -16,6 +16,7 @@
 #include "google/rpc/status.pb.h"
 #include "server/core/digest.h"
 #include "server/core/errors.h"
+#include "server/rpc/wire_calls.h"
 #include "tests/unit/grpc_sides.h"
 #include "tests/unit/service_fixture.h"
 
@@ -49,8 +50,8 @@ class ServiceTest : public ServiceFixture {
  protected:
   void Claim(ClaimTestCall& call, const std::string& key = "k") {
     SetClaim(key, call.request);
-    call.grpc.Bind(
-        service_->Claim(&call.context, &call.request, &call.response));
+    call.grpc.Bind(service_->Start<ClaimWire>(&call.context, &call.request,
+                                              &call.response));
   }
   void Finalize(FinalizeTestCall& call) {
     call.request.set_scope("payments");
@@ -58,14 +59,14 @@ class ServiceTest : public ServiceFixture {
     call.request.set_claim_token(kToken);
     call.request.mutable_response()->set_status_code(201);
     call.request.mutable_response()->set_body("paid");
-    call.grpc.Bind(
-        service_->Finalize(&call.context, &call.request, &call.response));
+    call.grpc.Bind(service_->Start<FinalizeWire>(&call.context, &call.request,
+                                                 &call.response));
   }
   void Lookup(LookupTestCall& call) {
     call.request.set_scope("payments");
     call.request.set_key("k");
-    call.grpc.Bind(
-        service_->Lookup(&call.context, &call.request, &call.response));
+    call.grpc.Bind(service_->Start<LookupWire>(&call.context, &call.request,
+                                               &call.response));
   }
   void Release(ReleaseTestCall& call) {
     call.request.set_scope("payments");
@@ -73,8 +74,8 @@ class ServiceTest : public ServiceFixture {
     call.request.set_claim_token(kToken);
     call.request.set_disposition(
         v1::ReleaseRequest::DISPOSITION_NEVER_EXECUTED);
-    call.grpc.Bind(
-        service_->Release(&call.context, &call.request, &call.response));
+    call.grpc.Bind(service_->Start<ReleaseWire>(&call.context, &call.request,
+                                                &call.response));
   }
 };
 
@@ -155,17 +156,17 @@ TEST_F(ServiceTest, ReleaseIsCarriedOutAndAnswered) {
 
 TEST_F(ServiceTest, BadInputIsRefusedAtOnceAndReachesNoLane) {
   ClaimTestCall claim;
-  claim.grpc.Bind(
-      service_->Claim(&claim.context, &claim.request, &claim.response));
+  claim.grpc.Bind(service_->Start<ClaimWire>(&claim.context, &claim.request,
+                                             &claim.response));
   FinalizeTestCall finalize;
-  finalize.grpc.Bind(service_->Finalize(&finalize.context, &finalize.request,
-                                        &finalize.response));
+  finalize.grpc.Bind(service_->Start<FinalizeWire>(
+      &finalize.context, &finalize.request, &finalize.response));
   LookupTestCall lookup;
-  lookup.grpc.Bind(
-      service_->Lookup(&lookup.context, &lookup.request, &lookup.response));
+  lookup.grpc.Bind(service_->Start<LookupWire>(&lookup.context, &lookup.request,
+                                               &lookup.response));
   ReleaseTestCall release;
-  release.grpc.Bind(
-      service_->Release(&release.context, &release.request, &release.response));
+  release.grpc.Bind(service_->Start<ReleaseWire>(
+      &release.context, &release.request, &release.response));
   for (const grpc::Status& status :
        {claim.status(), finalize.status(), lookup.status(), release.status()}) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
