@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -134,11 +135,17 @@ TEST(RpcServer, StreamWhoseCallerTakesNoResultsEndsAfterAMinute) {
   grpc::ClientContext context;
   const auto stream = stub->Bulk(&context);
   v1::BulkRequest message;
-  v1::LookupRequest& lookup = *message.add_commands()->mutable_lookup();
-  lookup.set_scope("payments");
-  lookup.set_key("k");
+  // More than gRPC takes off the server's hands before anybody reads.
+  for (std::uint64_t id = 0; id < 30; ++id) {
+    v1::Command& command = *message.add_commands();
+    command.set_id(id);
+    command.mutable_lookup()->set_scope("payments");
+    command.mutable_lookup()->set_key("k");
+  }
   ASSERT_TRUE(stream->Write(message));
-  while (server.metrics.reply_bytes == 0) std::this_thread::yield();
+  while (server.metrics.reply_bytes < limits::kBulkUnsentBytesMax) {
+    std::this_thread::yield();
+  }
   const SteadyTime begin = server.clock.Now();
   while (server.metrics.reply_bytes > 0) {
     ASSERT_LT(server.clock.Now() - begin, std::chrono::hours(1));
