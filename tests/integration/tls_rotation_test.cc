@@ -1,5 +1,5 @@
 // Every certificate and CA is replaced, several times, while callers keep the
-// server busy: none of them notices.
+// server busy, with calls and over streams: none of them notices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,16 +30,16 @@ class Callers {
   ~Callers() { Stop(); }
 
   // Over one client, whose connection the server asks to be renewed.
-  void AddSteady(std::shared_ptr<TlsFiles> files) {
-    threads_.emplace_back([this, files = std::move(files)] {
-      const auto client = Connect(files);
+  void AddSteady(std::shared_ptr<TlsFiles> files, BulkUse bulk) {
+    threads_.emplace_back([this, bulk, files = std::move(files)] {
+      const auto client = Connect(files, bulk);
       while (!stopping_) CallOnce(*client);
     });
   }
   // Over a new connection for each key, if nobody else has these files.
-  void AddRestless(std::shared_ptr<TlsFiles> files) {
-    threads_.emplace_back([this, files = std::move(files)] {
-      while (!stopping_) CallOnce(*Connect(files));
+  void AddRestless(std::shared_ptr<TlsFiles> files, BulkUse bulk) {
+    threads_.emplace_back([this, bulk, files = std::move(files)] {
+      while (!stopping_) CallOnce(*Connect(files, bulk));
     });
   }
 
@@ -55,8 +55,9 @@ class Callers {
   }
 
  private:
-  std::unique_ptr<Client> Connect(const std::shared_ptr<TlsFiles>& files) {
-    ClientOptions options = {.tls = files};
+  std::unique_ptr<Client> Connect(const std::shared_ptr<TlsFiles>& files,
+                                  BulkUse bulk) {
+    ClientOptions options = {.bulk = bulk, .tls = files};
     options.retry.attempts_max = 1;
     return Client::Connect(target_, options);
   }
@@ -178,8 +179,11 @@ TEST_F(TlsRotationTest, NoCallFailsWhileEverythingIsReplaced) {
 
   for (int i = 0; i < 5; ++i) clients_.push_back(ClientFiles());
   Callers callers(server_process_->target());
-  for (int i = 0; i < 3; ++i) callers.AddSteady(clients_[i]);
-  for (int i = 3; i < 5; ++i) callers.AddRestless(clients_[i]);
+  callers.AddSteady(clients_[0], BulkUse::kNever);
+  callers.AddSteady(clients_[1], BulkUse::kAlways);
+  callers.AddSteady(clients_[2], BulkUse::kAlways);
+  callers.AddRestless(clients_[3], BulkUse::kNever);
+  callers.AddRestless(clients_[4], BulkUse::kAlways);
 
   const TestAuthority second("second");
   const TestAuthority third("third");
