@@ -13,6 +13,8 @@ constexpr int kMemory = 4;
 // Rounds grow once such calls come, since they bring statements or parts of
 // them along; twice the time could be used up by that alone.
 constexpr int kBegunFactor = 4;
+// What part of a caller's time new work may spend in the queue: a half.
+constexpr int kNewShare = 2;
 
 }  // namespace
 
@@ -56,13 +58,15 @@ std::optional<SteadyTime::duration> Admission::Refuse(
       FullBatches(load) == 0) {
     return std::nullopt;
   }
+  const bool is_new = work == Work::kNew;
   const SteadyTime::duration patience =
-      options_.wait_max * (work == Work::kBegun ? kBegunFactor : 1);
+      options_.wait_max * (is_new ? 1 : kBegunFactor);
+  // An owner needs time to carry out what it claims, and the expectation is
+  // none that is kept to the millisecond.
+  const SteadyTime::duration time_left =
+      (deadline - now - limits::kAnswerMargin) / (is_new ? kNewShare : 1);
   const SteadyTime::duration expected = ExpectedTime(now, load);
-  if (expected <= std::min<SteadyTime::duration>(
-                      patience, deadline - now - limits::kAnswerMargin)) {
-    return std::nullopt;
-  }
+  if (expected <= std::min(patience, time_left)) return std::nullopt;
   return expected;
 }
 

@@ -119,18 +119,19 @@ TEST_F(AdmissionTest, WorkThatWasBegunIsGivenMoreTime) {
       milliseconds(800));
 }
 
-TEST_F(AdmissionTest, AnAnswerThatWouldComeAfterTheDeadlineIsNotWaitedFor) {
+TEST_F(AdmissionTest, NewWorkWaitsForHalfOfItsCallersTimeAndBegunWorkForAll) {
   Round(milliseconds(0), milliseconds(100));
-  const auto refused = [&](milliseconds left) {
+  const auto refused = [&](Work work, milliseconds left) {
     return admission_
-        .Refuse(Work::kNew, At(milliseconds(100)), At(milliseconds(100) + left),
-                Items(10))
+        .Refuse(work, At(milliseconds(100)),
+                At(milliseconds(100) + left + limits::kAnswerMargin), Items(10))
         .has_value();
   };
-  EXPECT_TRUE(refused(milliseconds(-5)));
-  EXPECT_TRUE(
-      refused(milliseconds(200) + limits::kAnswerMargin - milliseconds(1)));
-  EXPECT_FALSE(refused(milliseconds(200) + limits::kAnswerMargin));
+  EXPECT_TRUE(refused(Work::kNew, milliseconds(-60)));
+  EXPECT_TRUE(refused(Work::kNew, milliseconds(399)));
+  EXPECT_FALSE(refused(Work::kNew, milliseconds(400)));
+  EXPECT_TRUE(refused(Work::kBegun, milliseconds(199)));
+  EXPECT_FALSE(refused(Work::kBegun, milliseconds(200)));
 }
 
 TEST_F(AdmissionTest, WithoutABoundEverythingIsTakenIn) {
