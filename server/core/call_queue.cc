@@ -28,7 +28,8 @@ void CallQueue::MakeReady(const RecordId& id, Chain& chain) {
 CallQueue::Chain& CallQueue::ChainFor(const Call& call) {
   Chain& chain = chains_[call.id()];
   if (chain.place == Place::kNone ||
-      (chain.place == Place::kPaused && !IsClaim(call))) {
+      (chain.place == Place::kPaused &&
+       (!IsClaim(call) || call.seen != nullptr))) {
     MakeReady(call.id(), chain);
   }
   return chain;
@@ -69,6 +70,14 @@ void CallQueue::PutBack(std::list<Call> calls) {
   for (const Call& call : calls) CountIn(call);
   std::list<Call>& chain = ChainFor(calls.front()).calls;
   chain.splice(chain.begin(), calls);
+}
+
+void CallQueue::PauseForCrowd(const RecordId& id, SteadyTime now) {
+  Chain& chain = chains_[id];
+  if (chain.place != Place::kNone) return;
+  chain.after_crowd = true;
+  chain.place = Place::kPaused;
+  pauses_.push_back({now + limits::kCrowdPause, id});
 }
 
 SteadyTime CallQueue::next_round() const {

@@ -23,8 +23,9 @@ struct Led {
   bool after_crowd = false;
 };
 
-// A key with a crowd of followers in a round goes into the next one only after
-// kCrowdPause, unless something else than a claim is asked of it.
+// A key with a crowd, of followers in a round or of waiters, goes into the next
+// round only after kCrowdPause, unless something else than a claim is asked of
+// it or its waiters are woken.
 //
 // Not thread-safe; reads no clock. Calls move between lists by splicing, so
 // that pointers into a call stay valid from Add() to its end.
@@ -34,6 +35,9 @@ class CallQueue {
   void Add(std::list<Call> call);
   // Puts calls of one key back before those that came later.
   void PutBack(std::list<Call> calls);
+
+  // A crowd waits for the key's owner: what is asked of it next may pause.
+  void PauseForCrowd(const RecordId& id, SteadyTime now);
 
   // Takes the next round: at most one leader a key, in the order in which
   // their keys came, up to `items_max` calls and about `bytes_max` bytes (but

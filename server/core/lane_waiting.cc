@@ -254,6 +254,7 @@ void Lane::AnswerClaims(Led& led, ClaimAnswer& answer,
 // owner that another lane brings about between that and this is not noticed
 // here: the next look finds it.
 void Lane::LetWait(std::list<Call> calls) {
+  const RecordId id = calls.front().id();
   std::list<Call> refused;
   {
     MutexLock lock(mutex_);
@@ -274,6 +275,7 @@ void Lane::LetWait(std::list<Call> calls) {
         waiters_.Add(std::move(one), now);
       }
     }
+    if (waiters_.CountOf(id) >= limits::kCrowd) queue_.PauseForCrowd(id, now);
   }
   changed_.notify_one();
   for (Call& call : refused) AnswerInProgress(call);

@@ -6,6 +6,11 @@
 
 namespace idempotency {
 
+std::size_t Waiters::CountOf(const RecordId& id) const {
+  const auto key = keys_.find(id);
+  return key == keys_.end() ? 0 : key->second.waiters.size();
+}
+
 void Waiters::Add(std::list<Call> call, SteadyTime now) {
   const Seen& seen = *call.front().seen;
   const auto [entry, added] = keys_.try_emplace(call.front().id());

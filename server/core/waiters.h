@@ -46,6 +46,8 @@ class Waiters {
   SteadyTime next_end() const;
   SteadyTime next_look() const;
 
+  // How many wait for the key's owner.
+  std::size_t CountOf(const RecordId& id) const;
   bool empty() const { return items_ == 0; }
   std::size_t items() const { return items_; }
   std::size_t bytes() const { return bytes_; }

@@ -114,6 +114,22 @@ TEST_F(CrowdStatementsTest, TenThousandClaimsOfAKeyCostFewStatements) {
   EXPECT_LE(Sent(MemoryStatement::kRead), 40);
 }
 
+TEST_F(CrowdStatementsTest, WaitersThatComeOneByOneBecomeACrowdToo) {
+  constexpr int kWaiters = 1'000;
+  Claim(0, "owner", {});
+  RunLanes();
+  for (int i = 0; i < kWaiters; ++i) {
+    Claim(0, std::to_string(i), {.token = i + 2, .wait = seconds(60)});
+    Pass(milliseconds(1));
+  }
+  Pass(limits::kCrowdPause);
+  EXPECT_EQ(waiting(), static_cast<std::size_t>(kWaiters));
+  EXPECT_LE(Sent(MemoryStatement::kRead), 150);
+  Finalize(0);
+  RunLanes();
+  EXPECT_EQ(OutcomeOf("0"), "Replay") << "woken without a pause";
+}
+
 TEST_F(CrowdStatementsTest, LookupsThatAreQueuedTogetherShareOneRead) {
   Claim(0, "owner", {});
   RunLanes();
