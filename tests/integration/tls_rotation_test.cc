@@ -58,7 +58,9 @@ class Callers {
   std::unique_ptr<Client> Connect(const std::shared_ptr<TlsFiles>& files,
                                   BulkUse bulk) {
     ClientOptions options = {.bulk = bulk, .tls = files};
-    options.retry.attempts_max = 1;
+    // A call is never cut off. A stream whose caller writes at the moment when
+    // its connection ends is, now and then: its commands are sent again.
+    options.retry.attempts_max = bulk == BulkUse::kNever ? 1 : 3;
     return Client::Connect(target_, options);
   }
 
