@@ -25,6 +25,12 @@ void CallQueue::MakeReady(const RecordId& id, Chain& chain) {
   ready_.push_back(id);
 }
 
+void CallQueue::LetPause(const RecordId& id, Chain& chain, SteadyTime now) {
+  chain.after_crowd = true;
+  chain.place = Place::kPaused;
+  pauses_.push_back({now + limits::kCrowdPause, id});
+}
+
 CallQueue::Chain& CallQueue::ChainFor(const Call& call) {
   Chain& chain = chains_[call.id()];
   if (chain.place == Place::kNone ||
@@ -74,10 +80,7 @@ void CallQueue::PutBack(std::list<Call> calls) {
 
 void CallQueue::PauseForCrowd(const RecordId& id, SteadyTime now) {
   Chain& chain = chains_[id];
-  if (chain.place != Place::kNone) return;
-  chain.after_crowd = true;
-  chain.place = Place::kPaused;
-  pauses_.push_back({now + limits::kCrowdPause, id});
+  if (chain.place == Place::kNone) LetPause(id, chain, now);
 }
 
 SteadyTime CallQueue::next_round() const {
@@ -117,9 +120,7 @@ std::vector<Led> CallQueue::TakeRound(SteadyTime now, std::size_t items_max,
           IsClaim(led.leader.front()) && led.followers.size() >= limits::kCrowd;
     }
     if (crowd && (calls.empty() || IsClaim(calls.front()))) {
-      chain->second.after_crowd = true;
-      chain->second.place = Place::kPaused;
-      pauses_.push_back({now + limits::kCrowdPause, chain->first});
+      LetPause(chain->first, chain->second, now);
     } else if (calls.empty()) {
       chains_.erase(chain);
     } else {

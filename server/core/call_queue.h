@@ -91,6 +91,7 @@ class CallQueue {
   // The chain that `call` is to join, made ready unless it pauses.
   Chain& ChainFor(const Call& call);
   void MakeReady(const RecordId& id, Chain& chain);
+  void LetPause(const RecordId& id, Chain& chain, SteadyTime now);
   void EndPauses(SteadyTime now);
   void CountIn(const Call& call);
   void CountOut(const Call& call);

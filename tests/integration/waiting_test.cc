@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/integration/burst.h"
+#include "tests/integration/fault_calls.h"
 #include "tests/integration/metrics_page.h"
 #include "tests/integration/wire_fixture.h"
 
@@ -85,7 +86,8 @@ class WaitingWireTest : public WireTest {
     double sent = 0;
     for (const Replica* of : {&replica(), other_}) {
       for (const char* statement :
-           {"insert_new", "read_records", "replace", "find_unchanged"}) {
+           {"insert_new", "insert_and_finalize", "read_records", "replace",
+            "find_unchanged"}) {
         for (const auto& [series, value] :
              Metrics(*of).Under("idempotency_statement_seconds_count")) {
           if (series.find(statement) != std::string::npos) sent += value;
@@ -97,18 +99,7 @@ class WaitingWireTest : public WireTest {
 
   static std::string OutcomeOf(const ClaimReply& reply) {
     if (!reply.status.ok()) return reply.status.error_message();
-    switch (reply->outcome_case()) {
-      case v1::ClaimResponse::kClaimed:
-        return "Claimed";
-      case v1::ClaimResponse::kReplay:
-        return "Replay";
-      case v1::ClaimResponse::kInProgress:
-        return "InProgress";
-      case v1::ClaimResponse::kInDoubt:
-        return "InDoubt";
-      default:
-        return "other";
-    }
+    return Decided(absl::StatusOr<v1::ClaimResponse>(reply.message));
   }
   static std::ptrdiff_t CountOf(const std::vector<ClaimReply>& replies,
                                 const std::string& outcome) {
