@@ -1,0 +1,53 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"payments/idempotent"
+)
+
+// wallet is the other side. An order says what it is to do: slow-MS, throw,
+// nothing-happened, decline-402, error-500, long-BYTES; empty: charge.
+type wallet struct {
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+func (w *wallet) askedFor(account string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked[account]
+}
+
+// charge gives status and body of the answer.
+func (w *wallet) charge(
+	request payment, execution *idempotent.Execution, order string,
+) (int, any) {
+	w.mu.Lock()
+	if w.asked == nil {
+		w.asked = map[string]int{}
+	}
+	w.asked[request.Account]++
+	w.mu.Unlock()
+	what, rest, _ := strings.Cut(order, "-")
+	number, _ := strconv.Atoi(rest)
+	request.Payment, request.WalletKey = uuid.NewString(), execution.DownstreamKey
+	switch what {
+	case "throw":
+		panic("the wallet hung up")
+	case "nothing":
+		execution.NothingHappened = true
+	case "slow":
+		time.Sleep(time.Duration(number) * time.Millisecond)
+	case "decline", "error":
+		return number, map[string]string{"error": what}
+	case "long":
+		request.Receipt = strings.Repeat("x", number)
+	}
+	return 201, request
+}
