@@ -23,6 +23,7 @@ answer), retry_after (seconds at least).
 import concurrent.futures
 import http.client
 import json
+import re
 import time
 import uuid
 
@@ -43,6 +44,9 @@ class Answer:
         self.body = response.read()
         self.headers = {}
         for name, value in response.getheaders():
+            if name.lower() == "content-type":
+                # Servlet containers print it anew, without the blank.
+                value = re.sub(r"\s*;\s*", "; ", value)
             self.headers.setdefault(name.lower(), []).append(value)
 
     @property
