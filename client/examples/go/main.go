@@ -42,8 +42,7 @@ func (p *payments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		execution := idempotent.From(r.Context())
-		status, answer = p.wallet.charge(request, execution, r.Header.Get("X-Wallet"))
+		status, answer = p.wallet.charge(r.Context(), request, r.Header.Get("X-Wallet"))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header()["X-Receipt"] = []string{"a", "b"} // to be replayed as two

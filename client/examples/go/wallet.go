@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,8 +27,9 @@ func (w *wallet) askedFor(account string) int {
 
 // charge gives status and body of the answer.
 func (w *wallet) charge(
-	request payment, execution *idempotent.Execution, order string,
+	ctx context.Context, request payment, order string,
 ) (int, any) {
+	execution := idempotent.From(ctx)
 	w.mu.Lock()
 	if w.asked == nil {
 		w.asked = map[string]int{}
@@ -43,7 +45,11 @@ func (w *wallet) charge(
 	case "nothing":
 		execution.NothingHappened = true
 	case "slow":
-		time.Sleep(time.Duration(number) * time.Millisecond)
+		select {
+		case <-time.After(time.Duration(number) * time.Millisecond):
+		case <-ctx.Done(): // Before what cannot be undone.
+			panic("the claim was lost while the wallet was slow")
+		}
 	case "decline", "error":
 		return number, map[string]string{"error": what}
 	case "long":

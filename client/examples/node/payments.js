@@ -32,6 +32,7 @@ class Wallet {
     if (what === 'nothing') throw new NothingHappened('the wallet refused to begin');
     if (what === 'throw') throw new Error('the wallet hung up');
     if (what === 'slow') await sleep(Number(number));
+    execution.signal.throwIfAborted(); // Asked before what cannot be undone.
     if (['decline', 'error'].includes(what)) return [Number(number), { error: what }];
     const answer = { ...payment, payment: randomUUID(), wallet_key: execution.downstreamKey };
     if (what === 'long') answer.receipt = 'x'.repeat(Number(number));

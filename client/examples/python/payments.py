@@ -48,6 +48,8 @@ class Wallet:
             raise RuntimeError("the wallet hung up")
         if what == "slow":
             time.sleep(int(number) / 1000)
+        if not execution.permitted():  # Asked before what cannot be undone.
+            raise RuntimeError("the claim was lost while the wallet was slow")
         if what in ("decline", "error"):
             return int(number), {"error": what}
         answer = {**payment, "payment": str(uuid.uuid4()),

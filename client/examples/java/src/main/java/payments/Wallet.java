@@ -35,6 +35,9 @@ final class Wallet {
       case "long" -> payment.addProperty("receipt", "x".repeat(Integer.parseInt(words[1])));
       default -> {}
     }
+    if (!execution.permitted()) { // Asked before what cannot be undone.
+      throw new IllegalStateException("the claim was lost while the wallet was slow");
+    }
     payment.addProperty("payment", UUID.randomUUID().toString());
     payment.addProperty("wallet_key", execution.downstreamKey());
     return new Said(201, payment);
