@@ -81,12 +81,7 @@ build_go() {
   need go protoc
   sources go
   cd "$out/go"
-  go build -o bin/ google.golang.org/protobuf/cmd/protoc-gen-go \
-    google.golang.org/grpc/cmd/protoc-gen-go-grpc
-  local package=Midempotency/v1/idempotency.proto=payments/idempotencyv1
-  PATH=$PWD/bin:$PATH protoc -I "$root/proto" \
-    --go_out=. --go_opt=module=payments,"$package" \
-    --go-grpc_out=. --go-grpc_opt=module=payments,"$package" "$proto"
+  IDEMPOTENCY_PROTO=$root/proto go generate
   go vet ./...
   go build -o payments .
 }

@@ -1,11 +1,13 @@
 // A payment service: POST /payments, once for each Idempotency-Key.
 //
-//	go get -tool google.golang.org/protobuf/cmd/protoc-gen-go \
-//	  google.golang.org/grpc/cmd/protoc-gen-go-grpc   # then stubs, as run.sh does
+//	IDEMPOTENCY_PROTO=../../../proto go generate   # the stubs; needs protoc
 //	go run . --listen 127.0.0.1:8080 --coordinator 127.0.0.1:50051
 //
 // The wallet is played, so that a test can say what it does: header X-Wallet.
 package main
+
+//go:generate go build -o bin/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+//go:generate protoc -I $IDEMPOTENCY_PROTO --plugin=bin/protoc-gen-go --plugin=bin/protoc-gen-go-grpc --go_out=. --go_opt=module=payments,Midempotency/v1/idempotency.proto=payments/idempotencyv1 --go-grpc_out=. --go-grpc_opt=module=payments,Midempotency/v1/idempotency.proto=payments/idempotencyv1 idempotency/v1/idempotency.proto
 
 import (
 	"encoding/json"
