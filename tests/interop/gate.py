@@ -96,6 +96,9 @@ class Gate(grpc.GenericRpcHandler):
             _abort_busy(context, int(fault.removeprefix("busy-")))
         if fault.endswith("_first"):
             self._be_first(fault, request)
+        if fault == "without_hash":
+            request.ClearField("request_hash")
+            message = request.SerializeToString()
         answer = self._pass_on(call, message, context)
         if fault == "lose_reply":
             context.abort(grpc.StatusCode.UNAVAILABLE, "the gate lost the reply")

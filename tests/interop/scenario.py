@@ -1,8 +1,8 @@
 """Plays one scenario against one language: its steps, and what is expected.
 
 scenarios.json is a list of {name, says, steps}, with "gated" where a gate
-stands between service and coordinator, and "phase" where the coordinator is
-"down" or "back". A step is played at the language's own service, or with "at":
+stands between service and coordinator, "phase" where the coordinator is "down"
+or "back", and "left_out" languages. A step is played at the language's own service, or with "at":
 "others" at each other language's in turn. It has one of
 
   post           a payment: amount (200), target (/payments), wallet (what the
@@ -16,8 +16,8 @@ stands between service and coordinator, and "phase" where the coordinator is
 
 and for the answer to post and join: "again_until" (statuses; sends it again on
 409 and 503), "save" (a name), and "expect" with status, problem (its type; "":
-any), not (another type), header, member, body, replayed, same_as (a saved
-answer), retry_after (seconds at least).
+any), header, member (of a problem), body, body_of and same_as (a saved answer),
+replayed, retry_after (seconds at least).
 """
 
 import concurrent.futures
@@ -183,12 +183,12 @@ def _retry_after(answer, seconds, _):
 _CHECKS = {
     "status": lambda answer, status, _: answer.status == status,
     "problem": _is_problem,
-    "not": lambda answer, kind, _: answer.kind != kind,
     "header": lambda answer, headers, _: all(
         answer.headers.get(name) == values for name, values in headers.items()),
     "member": lambda answer, members, _:
         members.items() <= (answer.problem or {}).items(),
     "body": lambda answer, body, _: answer.body == body.encode(),
+    "body_of": lambda answer, name, saved: answer.body == saved[name].body,
     "replayed": lambda answer, wanted, _:
         answer.headers.get("idempotent-replayed") == (["true"] if wanted else None),
     "same_as": lambda answer, name, saved: answer.recorded == saved[name].recorded,

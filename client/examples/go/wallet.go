@@ -13,7 +13,8 @@ import (
 )
 
 // wallet is the other side. An order says what it is to do: slow-MS, throw,
-// nothing-happened, decline-402, error-500, long-BYTES; empty: charge.
+// nothing-happened, decline-402, error-500, long-BYTES, receipts-N; empty:
+// charge.
 type wallet struct {
 	mu    sync.Mutex
 	asked map[string]int
@@ -38,12 +39,14 @@ func (w *wallet) charge(
 	w.mu.Unlock()
 	what, rest, _ := strings.Cut(order, "-")
 	number, _ := strconv.Atoi(rest)
+	request.receipts = 2
 	request.Payment, request.WalletKey = uuid.NewString(), execution.DownstreamKey
 	switch what {
 	case "throw":
 		panic("the wallet hung up")
 	case "nothing":
 		execution.NothingHappened = true
+		return 503, map[string]string{"error": "the wallet refused to begin"}
 	case "slow":
 		select {
 		case <-time.After(time.Duration(number) * time.Millisecond):
@@ -52,6 +55,8 @@ func (w *wallet) charge(
 		}
 	case "decline", "error":
 		return number, map[string]string{"error": what}
+	case "receipts":
+		request.receipts = number
 	case "long":
 		request.Receipt = strings.Repeat("x", number)
 	}

@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { millis } from './coordinator.js';
 import { Execution, NothingHappened } from './execution.js';
 import { requestHash } from './request_hash.js';
-import { parseKey, problem, replayed, run, send, toMessage } from './web.js';
+import { parseKey, problem, replayed, run, send, toMessage, unacceptable } from './web.js';
 
 const PATIENCE_MS = 3000; // that a user waits for the coordinator
 const LEASES_MAX = 10; // a handler that hangs does not hold its key for ever
@@ -52,10 +52,10 @@ export class Idempotent {
     try {
       reply = await this.#coordinator.call('claim', claim, PATIENCE_MS);
     } catch (failure) {
-      if (failure.invalid) return problem(400, 'request-refused', { failure });
+      if (failure.invalid) return unacceptable(failure);
       // It may have been granted all the same, and nothing was done.
       this.#release(operation, 'NOT_EXECUTED', PATIENCE_MS);
-      return problem(503, 'coordinator-unavailable', { failure });
+      return problem(503, 'unavailable', { failure });
     }
     switch (reply.outcome) {
       case 'claimed':
@@ -70,7 +70,7 @@ export class Idempotent {
       case 'inDoubt': // somebody has to ask the payment channel first
         return problem(409, 'in-doubt');
       default: // A newer server's, which this program does not know: never execute.
-        return problem(503, 'outcome-not-known');
+        return problem(503, 'unavailable');
     }
   }
 
@@ -124,7 +124,7 @@ export class Idempotent {
     const { record } = await this.#coordinator.call('lookup', request, PATIENCE_MS)
       .catch(() => ({}));
     const counts = record?.state === 'STATE_FINALIZED' && hash.equals(record.requestHash);
-    return counts ? replayed(record.response) : problem(409, 'claim-lost');
+    return counts ? replayed(record.response) : problem(409, 'superseded');
   }
 
   #release(operation, disposition, longestMs) {

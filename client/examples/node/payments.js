@@ -18,7 +18,7 @@ import { Idempotent } from './idempotent.js';
 import { checkVectors } from './request_hash.js';
 
 // The other side. `order` is what it is to do: slow-MS, throw, nothing-happened,
-// decline-402, error-500, long-BYTES; empty: charge.
+// decline-402, error-500, long-BYTES, receipts-N; empty: charge.
 class Wallet {
   #asked = new Map();
 
@@ -35,6 +35,7 @@ class Wallet {
     execution.signal.throwIfAborted(); // Asked before what cannot be undone.
     if (['decline', 'error'].includes(what)) return [Number(number), { error: what }];
     const answer = { ...payment, payment: randomUUID(), wallet_key: execution.downstreamKey };
+    if (what === 'receipts') answer.receipts = Number(number);
     if (what === 'long') answer.receipt = 'x'.repeat(Number(number));
     return [201, answer];
   }
@@ -65,9 +66,10 @@ app.disable('x-powered-by');
 app.use(express.raw({ type: () => true, limit: '1mb' })); // the body as it came
 app.get('/payments', (req, res) => res.json({ asked: wallet.asked(req.query.account) }));
 app.post('/payments', once.wrap(async (req, res) => {
-  const [status, answer] = await wallet.charge(
+  const [status, { receipts = 2, ...answer }] = await wallet.charge(
     JSON.parse(req.body), req.execution, req.get('X-Wallet') ?? '');
-  res.set('X-Receipt', ['a', 'b']); // to be replayed as two
+  // Some of one name, to be replayed as they are.
+  res.set('X-Receipt', Array.from({ length: receipts }, (_, n) => String(n)));
   res.status(status).json(answer);
 }));
 const [host, port] = flags.listen.split(':');

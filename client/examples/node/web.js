@@ -20,7 +20,7 @@ export function parseKey(values) {
 // An answer of RFC 9457. `failure` is a CallFailed.
 export function problem(status, type, { failure, retryAfterMs = failure?.retryAfterMs } = {}) {
   const body = {
-    type, title: type.replaceAll('-', ' '), status,
+    type: `urn:idempotency:${type}`, title: type.replaceAll('-', ' '), status,
     reason: failure?.reason || undefined, field: failure?.field || undefined,
   };
   const headers = [['Content-Type', 'application/problem+json']];
@@ -28,14 +28,23 @@ export function problem(status, type, { failure, retryAfterMs = failure?.retryAf
   return { status, headers, body: Buffer.from(JSON.stringify(body)) };
 }
 
+// The user's fault, or else the program's own.
+export function unacceptable(failure) {
+  return failure.field === 'key' ? problem(400, 'key-malformed', { failure })
+    : problem(500, 'misconfigured', { failure });
+}
+
 // What was recorded, marked as such.
 export function replayed(recorded) {
   const status = recorded.statusCode;
-  if (recorded.bodyOmitted && status !== 204 && status !== 304) {
+  const bodiless = [204, 205, 304].includes(status);
+  if ((recorded.bodyOmitted && !bodiless) || status < 200 || status > 599) {
     return problem(410, 'response-not-kept');
   }
   const headers = recorded.headers.map(({ name, value }) => [name, value.toString('latin1')]);
-  return { status, headers: [...headers, ['Idempotent-Replayed', 'true']], body: recorded.body };
+  headers.push(['Idempotent-Replayed', 'true']);
+  if (recorded.headersOmitted) headers.push(['Idempotent-Headers-Omitted', 'true']);
+  return { status, headers, body: recorded.body };
 }
 
 // The response as it is recorded. A body too long for a message is left out:

@@ -21,7 +21,7 @@ from coordinator import CallFailed
 from execution import Execution, NothingHappened
 from idempotency.v1 import idempotency_pb2 as pb
 from request_hash import request_hash
-from web import parse_key, problem, replayed, run, to_message
+from web import parse_key, problem, replayed, run, to_message, unacceptable
 
 PATIENCE = 3.0   # seconds that a user waits for the coordinator
 LEASES_MAX = 10  # a handler that hangs does not hold its key for ever
@@ -63,10 +63,10 @@ class Idempotent:
             reply = self._coordinator.call(self._stub.Claim, claim, PATIENCE)
         except CallFailed as failure:
             if failure.code == grpc.StatusCode.INVALID_ARGUMENT:
-                return problem(400, "request-refused", failure)
+                return unacceptable(failure)
             # It may have been granted all the same, and nothing was done.
             self._release(operation, "NOT_EXECUTED", PATIENCE, wait=0)
-            return problem(503, "coordinator-unavailable", failure)
+            return problem(503, "unavailable", failure)
         outcome = reply.WhichOneof("outcome")
         if outcome == "claimed":
             return self._execute(environ, operation, claim, Execution(reply.claimed, sent_at))
@@ -79,7 +79,7 @@ class Idempotent:
             return problem(422, "key-reused")
         if outcome == "in_doubt":  # somebody has to ask the payment channel first
             return problem(409, "in-doubt")
-        return problem(503, "outcome-not-known")  # a newer server's: never execute
+        return problem(503, "unavailable")  # a newer server's: never execute
 
     def _execute(self, environ, operation, claim, execution):
         environ["idempotency.execution"] = execution
@@ -139,7 +139,7 @@ class Idempotent:
                 return replayed(record.response)
         except CallFailed:
             pass
-        return problem(409, "claim-lost")
+        return problem(409, "superseded")
 
     def _release(self, operation, disposition, seconds, wait=PATIENCE):
         request = pb.ReleaseRequest(**operation, disposition="DISPOSITION_" + disposition)

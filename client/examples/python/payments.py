@@ -27,7 +27,8 @@ from request_hash import check_vectors
 
 class Wallet:
     """The other side. `order` is what it is to do: slow-MS, throw,
-    nothing-happened, decline-402, error-500, long-BYTES; empty: charge."""
+    nothing-happened, decline-402, error-500, long-BYTES, receipts-N; empty:
+    charge."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -56,6 +57,8 @@ class Wallet:
                   "wallet_key": execution.downstream_key}
         if what == "long":
             answer["receipt"] = "x" * int(number)
+        if what == "receipts":
+            answer["receipts"] = int(number)
         return 201, answer
 
 
@@ -73,9 +76,10 @@ class Payments:
             status, answer = self._wallet.charge(
                 json.load(environ["wsgi.input"]), environ["idempotency.execution"],
                 environ.get("HTTP_X_WALLET", ""))
-        # Two of a name, to be replayed as two.
-        start_response(f"{status} -", [("Content-Type", "application/json"),
-                                       ("X-Receipt", "a"), ("X-Receipt", "b")])
+        # Some of one name, to be replayed as they are.
+        receipts = answer.pop("receipts", 2)
+        start_response(f"{status} -", [("Content-Type", "application/json")] + [
+            ("X-Receipt", str(n)) for n in range(receipts)])
         return [json.dumps(answer).encode()]
 
 

@@ -27,7 +27,7 @@ def parse_key(header):
 
 def problem(status, kind, failure=None, retry_after=0.0):
     """An answer of RFC 9457. `failure` is a CallFailed."""
-    body = {"type": kind, "title": kind.replace("-", " "), "status": status}
+    body = {"type": "urn:idempotency:" + kind, "title": kind.replace("-", " "), "status": status}
     headers = [("Content-Type", "application/problem+json")]
     if failure:
         body.update({name: value for name, value in (
@@ -36,6 +36,13 @@ def problem(status, kind, failure=None, retry_after=0.0):
     if retry_after > 0:
         headers.append(("Retry-After", str(math.ceil(retry_after))))
     return status, headers, json.dumps(body).encode()
+
+
+def unacceptable(failure):
+    """The user's fault, or else the program's own."""
+    if failure.field == "key":
+        return problem(400, "key-malformed", failure)
+    return problem(500, "misconfigured", failure)
 
 
 def run(application, environ):
@@ -65,8 +72,12 @@ def to_message(response):
 def replayed(recorded):
     """What was recorded, marked as such."""
     status = recorded.status_code
-    if recorded.body_omitted and status not in (204, 304):
+    without_body = recorded.body_omitted and status not in (204, 205, 304)
+    if without_body or not 200 <= status <= 599:
         return problem(410, "response-not-kept")
     headers = [(header.name, header.value.decode("latin-1"))
                for header in recorded.headers]
-    return status, headers + [("Idempotent-Replayed", "true")], recorded.body
+    headers.append(("Idempotent-Replayed", "true"))
+    if recorded.headers_omitted:
+        headers.append(("Idempotent-Headers-Omitted", "true"))
+    return status, headers, recorded.body

@@ -61,12 +61,12 @@ func (m Middleware) answer(next http.Handler, r *http.Request) *response {
 	sentAt := time.Now()
 	reply, failed := call(ctx, m.Client.Claim, claim, patience)
 	if failed != nil && failed.code == codes.InvalidArgument {
-		return problem(http.StatusBadRequest, "request-refused", failed)
+		return unacceptable(failed)
 	}
 	if failed != nil {
 		// It may have been granted all the same, and nothing was done.
 		go m.release(claim, pb.ReleaseRequest_DISPOSITION_NOT_EXECUTED, patience)
-		return problem(http.StatusServiceUnavailable, "coordinator-unavailable", failed)
+		return problem(http.StatusServiceUnavailable, "unavailable", failed)
 	}
 	switch outcome := reply.GetOutcome().(type) {
 	case *pb.ClaimResponse_Claimed:
@@ -84,7 +84,7 @@ func (m Middleware) answer(next http.Handler, r *http.Request) *response {
 		return problem(http.StatusConflict, "in-doubt", nil)
 	}
 	// A newer server says what this program does not know: never execute.
-	return problem(http.StatusServiceUnavailable, "outcome-not-known", nil)
+	return problem(http.StatusServiceUnavailable, "unavailable", nil)
 }
 
 func (m Middleware) execute(
@@ -100,7 +100,7 @@ func (m Middleware) execute(
 	}
 	if execution.NothingHappened {
 		m.release(claim, pb.ReleaseRequest_DISPOSITION_NOT_EXECUTED, execution.lease)
-		return problem(http.StatusServiceUnavailable, "nothing-happened", nil)
+		return answer
 	}
 	request := &pb.FinalizeRequest{Scope: claim.Scope, Key: claim.Key,
 		ClaimToken: claim.ClaimToken, Response: answer.toMessage()}
@@ -131,7 +131,7 @@ func (m Middleware) winner(claim *pb.ClaimRequest) *response {
 		bytes.Equal(record.GetRequestHash(), claim.RequestHash) {
 		return replayed(record.GetResponse())
 	}
-	return problem(http.StatusConflict, "claim-lost", nil)
+	return problem(http.StatusConflict, "superseded", nil)
 }
 
 // release has a user wait no longer than patience; the sending goes on.

@@ -75,7 +75,7 @@ func (r *response) sendTo(w http.ResponseWriter) {
 // problem is an answer of RFC 9457; failed may be nil.
 func problem(status int, kind string, failed *failure) *response {
 	body := map[string]any{
-		"type": kind, "title": strings.ReplaceAll(kind, "-", " "), "status": status}
+		"type": "urn:idempotency:" + kind, "title": strings.ReplaceAll(kind, "-", " "), "status": status}
 	answer := &response{status: status, header: http.Header{
 		"Content-Type": {"application/problem+json"}}}
 	if failed != nil {
@@ -89,6 +89,14 @@ func problem(status int, kind string, failed *failure) *response {
 	}
 	json.NewEncoder(&answer.body).Encode(body) // Strings and a number: no error.
 	return answer
+}
+
+// unacceptable is the user's fault, or else the program's own.
+func unacceptable(failed *failure) *response {
+	if failed.field == "key" {
+		return problem(http.StatusBadRequest, "key-malformed", failed)
+	}
+	return problem(http.StatusInternalServerError, "misconfigured", failed)
 }
 
 func (r *response) comeBackAfter(wait time.Duration) *response {
@@ -119,8 +127,9 @@ func (r *response) toMessage() *pb.Response {
 // replayed is what was recorded, marked as such.
 func replayed(recorded *pb.Response) *response {
 	status := int(recorded.GetStatusCode())
-	if recorded.GetBodyOmitted() && status != http.StatusNoContent &&
-		status != http.StatusNotModified {
+	bodiless := status == http.StatusNoContent || status == http.StatusResetContent ||
+		status == http.StatusNotModified
+	if recorded.GetBodyOmitted() && !bodiless || status < 200 || status > 599 {
 		return problem(http.StatusGone, "response-not-kept", nil)
 	}
 	answer := &response{status: status, header: http.Header{}}
@@ -128,6 +137,9 @@ func replayed(recorded *pb.Response) *response {
 		answer.header.Add(header.GetName(), string(header.GetValue()))
 	}
 	answer.header.Set("Idempotent-Replayed", "true")
+	if recorded.GetHeadersOmitted() {
+		answer.header.Set("Idempotent-Headers-Omitted", "true")
+	}
 	answer.body.Write(recorded.GetBody())
 	return answer
 }

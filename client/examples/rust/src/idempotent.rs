@@ -22,7 +22,7 @@ use crate::coordinator::{Client, call, settle, to_std};
 use crate::execution::{Execution, NothingHappened};
 use crate::pb::{self, claim_response::Outcome, release_request::Disposition};
 use crate::web::{
-    come_back_after, failed_problem, hash, parse_key, problem, replayed, to_message,
+    come_back_after, failed_problem, hash, parse_key, problem, replayed, to_message, unacceptable,
 };
 
 const PATIENCE: Duration = Duration::from_secs(3); // of a user, with the coordinator
@@ -64,13 +64,11 @@ impl Idempotent {
         let sent_at = Instant::now();
         let reply = match call(&self.client, &claim, PATIENCE).await {
             Ok(reply) => reply,
-            Err(failed) if failed.is_invalid() => {
-                return failed_problem(400, "request-refused", &failed);
-            }
+            Err(failed) if failed.is_invalid() => return unacceptable(&failed),
             Err(failed) => {
                 // It may have been granted all the same, and nothing was done.
                 tokio::spawn(self.release(claim, Disposition::NotExecuted, PATIENCE));
-                return failed_problem(503, "coordinator-unavailable", &failed);
+                return failed_problem(503, "unavailable", &failed);
             }
         };
         match reply.outcome {
@@ -84,7 +82,7 @@ impl Idempotent {
             }
             Some(Outcome::Mismatch(_)) => problem(422, "key-reused"),
             Some(Outcome::InDoubt(_)) => problem(409, "in-doubt"), // ask the payment channel
-            None => problem(503, "outcome-not-known"), // a newer server's: never execute
+            None => problem(503, "unavailable"), // a newer server's: never execute
         }
     }
 
@@ -107,7 +105,7 @@ impl Idempotent {
         };
         if head.extensions.get::<NothingHappened>().is_some() {
             self.release(claim, Disposition::NotExecuted, lease).await;
-            return problem(503, "nothing-happened");
+            return Response::from_parts(head, Body::from(body));
         }
         let response = to_message(head.status, &head.headers, &body);
         let finalize = tokio::spawn(self.clone().finalize(claim.clone(), response, lease));
@@ -136,7 +134,7 @@ impl Idempotent {
         match record {
             Some(it) if it.state() == pb::record::State::Finalized
                 && it.request_hash == claim.request_hash => replayed(it.response),
-            _ => problem(409, "claim-lost"),
+            _ => problem(409, "superseded"),
         }
     }
 

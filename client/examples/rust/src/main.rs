@@ -38,11 +38,12 @@ async fn pay(
 ) -> Response {
     let order = headers.get("x-wallet").map_or("", |order| order.to_str().unwrap_or(""));
     let Some((status, answer)) = wallet.charge(payment, &execution, order).await else {
-        return Extension(NothingHappened).into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, Extension(NothingHappened)).into_response();
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    // Two of a name, to be replayed as two.
-    (status, AppendHeaders([("x-receipt", "a"), ("x-receipt", "b")]), Json(answer)).into_response()
+    // Some of one name, to be replayed as they are.
+    let receipts = (0..answer["receipts"].as_u64().unwrap_or(2)).map(|n| ("x-receipt", n));
+    (status, AppendHeaders(receipts), Json(answer)).into_response()
 }
 
 async fn asked(

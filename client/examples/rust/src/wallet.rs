@@ -22,7 +22,7 @@ impl Wallet {
     }
 
     /// The order says what to do: slow-MS, throw, nothing-happened, decline-402,
-    /// error-500, long-BYTES; empty: charge.
+    /// error-500, long-BYTES, receipts-N; empty: charge.
     pub async fn charge(&self, mut payment: Value, execution: &Execution, order: &str) -> Said {
         let account = payment["account"].as_str().unwrap_or("").to_owned();
         *self.asked.lock().unwrap().entry(account).or_default() += 1;
@@ -33,6 +33,7 @@ impl Wallet {
             "throw" => panic!("the wallet hung up"),
             "slow" => tokio::time::sleep(Duration::from_millis(number as u64)).await,
             "decline" | "error" => return Some((number as u16, json!({"error": what}))),
+            "receipts" => payment["receipts"] = json!(number),
             "long" => payment["receipt"] = json!("x".repeat(number)),
             _ => {}
         }

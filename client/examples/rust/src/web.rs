@@ -64,7 +64,7 @@ pub fn come_back_after(status: u16, kind: &str, retry_after: Duration) -> Respon
 }
 
 pub fn failed_problem(status: u16, kind: &str, failed: &CallFailed) -> Response {
-    let mut body = json!({"type": kind, "title": kind.replace('-', " "), "status": status});
+    let mut body = json!({"type": format!("urn:idempotency:{kind}"), "title": kind.replace('-', " "), "status": status});
     for (name, value) in [("reason", &failed.reason), ("field", &failed.field)] {
         if !value.is_empty() {
             body[name] = json!(value);
@@ -78,6 +78,14 @@ pub fn failed_problem(status: u16, kind: &str, failed: &CallFailed) -> Response 
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
+}
+
+/// The user's fault, or else the program's own.
+pub fn unacceptable(failed: &CallFailed) -> Response {
+    match failed.field.as_str() {
+        "key" => failed_problem(400, "key-malformed", failed),
+        _ => failed_problem(500, "misconfigured", failed),
+    }
 }
 
 fn answer(status: u16, body: Bytes) -> Response {
@@ -105,7 +113,8 @@ pub fn to_message(status: StatusCode, headers: &HeaderMap, body: &Bytes) -> pb::
 pub fn replayed(recorded: Option<pb::Response>) -> Response {
     let recorded = recorded.unwrap_or_default();
     let status = recorded.status_code.try_into().unwrap_or(0);
-    if recorded.body_omitted && status != 204 && status != 304 {
+    let bodiless = matches!(status, 204 | 205 | 304);
+    if recorded.body_omitted && !bodiless || !(200..=599).contains(&status) {
         return problem(410, "response-not-kept");
     }
     let mut response = answer(status, Bytes::from(recorded.body));
@@ -117,6 +126,9 @@ pub fn replayed(recorded: Option<pb::Response>) -> Response {
         }
     }
     let mark = HeaderValue::from_static("true");
-    response.headers_mut().insert("idempotent-replayed", mark);
+    response.headers_mut().insert("idempotent-replayed", mark.clone());
+    if recorded.headers_omitted {
+        response.headers_mut().insert("idempotent-headers-omitted", mark);
+    }
     response
 }

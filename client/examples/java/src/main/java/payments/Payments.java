@@ -28,8 +28,9 @@ final class Payments extends HttpServlet {
     String order = request.getHeader("X-Wallet");
     Wallet.Said said =
         wallet.charge(payment, Execution.of(request), order == null ? "" : order);
-    response.addHeader("X-Receipt", "a"); // Two of a name, to be replayed as two.
-    response.addHeader("X-Receipt", "b");
+    for (int n = 0; n < said.receipts(); n++) { // Of one name, to be replayed as they are.
+      response.addHeader("X-Receipt", Integer.toString(n));
+    }
     send(response, said.status(), said.answer());
   }
 

@@ -9,10 +9,10 @@ import payments.idempotent.NothingHappened;
 
 /**
  * The other side. An order says what it is to do: slow-MS, throw, nothing-happened, decline-402,
- * error-500, long-BYTES; empty: charge.
+ * error-500, long-BYTES, receipts-N; empty: charge.
  */
 final class Wallet {
-  record Said(int status, JsonObject answer) {}
+  record Said(int status, JsonObject answer, int receipts) {}
 
   private final Map<String, Integer> asked = new ConcurrentHashMap<>();
 
@@ -22,6 +22,7 @@ final class Wallet {
 
   Said charge(JsonObject payment, Execution execution, String order) {
     asked.merge(payment.get("account").getAsString(), 1, Integer::sum);
+    int receipts = 2;
     String[] words = order.split("-", 2);
     switch (words[0]) {
       case "nothing" -> throw new NothingHappened("the wallet refused to begin");
@@ -30,8 +31,9 @@ final class Wallet {
       case "decline", "error" -> {
         JsonObject why = new JsonObject();
         why.addProperty("error", words[0]);
-        return new Said(Integer.parseInt(words[1]), why);
+        return new Said(Integer.parseInt(words[1]), why, 0);
       }
+      case "receipts" -> receipts = Integer.parseInt(words[1]);
       case "long" -> payment.addProperty("receipt", "x".repeat(Integer.parseInt(words[1])));
       default -> {}
     }
@@ -40,7 +42,7 @@ final class Wallet {
     }
     payment.addProperty("payment", UUID.randomUUID().toString());
     payment.addProperty("wallet_key", execution.downstreamKey());
-    return new Said(201, payment);
+    return new Said(201, payment, receipts);
   }
 
   private static void sleep(long ms) {

@@ -44,7 +44,7 @@ record Answer(int status, List<Entry<String, String>> headers, byte[] body) {
   }
 
   private static Answer problem(int status, String type, Duration retryAfter, JsonObject members) {
-    members.addProperty("type", type);
+    members.addProperty("type", "urn:idempotency:" + type);
     members.addProperty("title", type.replace('-', ' '));
     members.addProperty("status", status);
     List<Entry<String, String>> headers = new ArrayList<>();
@@ -56,10 +56,18 @@ record Answer(int status, List<Entry<String, String>> headers, byte[] body) {
     return new Answer(status, headers, members.toString().getBytes(StandardCharsets.UTF_8));
   }
 
+  /** The user's fault, or else the program's own. */
+  static Answer unacceptable(CallFailed failure) {
+    return failure.field.equals("key")
+        ? problem(400, "key-malformed", failure)
+        : problem(500, "misconfigured", failure);
+  }
+
   /** What was recorded, marked as such. */
   static Answer replayed(Response recorded) {
     int status = recorded.getStatusCode();
-    if (recorded.getBodyOmitted() && status != 204 && status != 304) {
+    boolean bodiless = status == 204 || status == 205 || status == 304;
+    if (recorded.getBodyOmitted() && !bodiless || status < 200 || status > 599) {
       return problem(410, "response-not-kept");
     }
     List<Entry<String, String>> headers = new ArrayList<>();
@@ -68,6 +76,9 @@ record Answer(int status, List<Entry<String, String>> headers, byte[] body) {
       headers.add(Map.entry(header.getName(), value));
     }
     headers.add(Map.entry("Idempotent-Replayed", "true"));
+    if (recorded.getHeadersOmitted()) {
+      headers.add(Map.entry("Idempotent-Headers-Omitted", "true"));
+    }
     return new Answer(status, headers, recorded.getBody().toByteArray());
   }
 

@@ -69,11 +69,11 @@ public final class IdempotentFilter extends HttpFilter {
       reply = coordinator.call(IdempotencyServiceBlockingStub::claim, claim, PATIENCE);
     } catch (CallFailed failure) {
       if (failure.isInvalid()) {
-        return Answer.problem(400, "request-refused", failure);
+        return Answer.unacceptable(failure);
       }
       // It may have been granted all the same, and nothing was done.
       settling.release(claim, Disposition.DISPOSITION_NOT_EXECUTED, PATIENCE);
-      return Answer.problem(503, "coordinator-unavailable", failure);
+      return Answer.problem(503, "unavailable", failure);
     }
     return switch (reply.getOutcomeCase()) {
       case CLAIMED -> execute(kept, response, next, claim, new Execution(reply.getClaimed(), sent));
@@ -84,7 +84,7 @@ public final class IdempotentFilter extends HttpFilter {
       // Somebody has to ask the payment channel first.
       case IN_DOUBT -> Answer.problem(409, "in-doubt");
       // A newer server's, which this program does not know: never execute.
-      case OUTCOME_NOT_SET -> Answer.problem(503, "outcome-not-known");
+      case OUTCOME_NOT_SET -> Answer.problem(503, "unavailable");
     };
   }
 

@@ -64,7 +64,7 @@ final class Settling {
     } catch (CallFailed failure) {
       // Nobody knows which response counts: not this one.
     }
-    return Answer.problem(409, "claim-lost");
+    return Answer.problem(409, "superseded");
   }
 
   CompletableFuture<Boolean> release(ClaimRequest claim, Disposition what, Duration longest) {
