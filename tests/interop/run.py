@@ -29,11 +29,37 @@ VECTORS = os.path.join(ROOT, "tests", "vectors", "request_hash.tsv")
 # Short, so that a scenario can outlive it; longer than a user's patience, which
 # is 3 s in every example.
 LEASE_MS = 8000
+# Scenarios of one language at a time; most of them wait most of the time.
+SIDE_BY_SIDE = 3
 PRINTING = threading.Lock()
 
 
 def programs(build):
-    """How each language's service is started."""
+    """How each language's service is started: the program, followed by
+
+      --listen 127.0.0.1:PORT --coordinator HOST:PORT --lease_ms N
+          serves HTTP until SIGTERM, and claims in scope "payments" with policy
+          "payment" and that lease; a user waits 3 s for the coordinator
+      --check_vectors FILE
+          prints "N vectors" when its request hash gives all N digests, and ends
+
+    POST /payments {"account", "amount"} asks a wallet once for each
+    Idempotency-Key, which is required, and answers 201 with JSON and two headers
+    X-Receipt, 0 and 1. The header X-Wallet says what the wallet does:
+
+      slow-MS           charges after that time, if still permitted
+      throw             an exception out of the handler
+      nothing-happened  503, and the handler says that it did nothing
+      decline-402       that status, as an answer
+      error-500         likewise
+      long-BYTES        a body longer than that
+      receipts-N        N headers X-Receipt
+
+    GET /payments?account=A answers {"asked": how often the wallet was asked}.
+    Problems are of type urn:idempotency:NAME, named as in
+    client/http/problem.h, with members reason and field, where an error of the
+    coordinator has them.
+    """
     out = os.path.join(build, "interop")
     return {
         "cpp": [os.path.join(build, "client", "examples", "cpp", "payments")],
@@ -121,40 +147,35 @@ class Run:
         return process
 
     def play(self, scenarios):
-        """All languages side by side, each one scenario after the other."""
+        """All languages side by side."""
         with concurrent.futures.ThreadPoolExecutor(len(self.direct)) as threads:
             for done in [threads.submit(self._play_in, name, scenarios)
                          for name in self.direct]:
                 done.result()
 
     def _play_in(self, language, scenarios):
-        """Those with a gate beside those without."""
         started = time.monotonic()
-        lanes = [[scenario for scenario in scenarios
-                  if scenario.get("gated", False) == gated] for gated in (False, True)]
-        with concurrent.futures.ThreadPoolExecutor(len(lanes)) as threads:
-            missed = sum(threads.map(lambda lane: self._play_lane(language, lane), lanes))
+        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+            missed = sum(threads.map(
+                lambda scenario: self._play_one(language, scenario), scenarios))
         say(f"{language}: {missed} of {len(scenarios)} scenarios missed, "
             f"{time.monotonic() - started:.0f} s")
 
-    def _play_lane(self, language, scenarios):
-        """How many missed."""
-        missed = 0
+    def _play_one(self, language, scenario):
+        """Whether it missed."""
+        if language in scenario.get("left_out", ()):
+            return False
+        own = self.gated if scenario.get("gated") else self.direct
         others = {name: process.port for name, process in self.direct.items()
                   if name != language}
-        for scenario in scenarios:
-            if language in scenario.get("left_out", ()):
-                continue
-            own = self.gated if scenario.get("gated") else self.direct
-            miss = None
-            try:
-                Player(scenario, language, own[language].port, others, self.gate).play()
-            except Miss as why:
-                miss = why
-                missed += 1
-                say(f"{language}: {scenario['name']}: {miss}")
-            self.results[scenario["name"], language] = miss
-        return missed
+        miss = None
+        try:
+            Player(scenario, language, own[language].port, others, self.gate).play()
+        except Miss as why:
+            miss = why
+            say(f"{language}: {scenario['name']}: {miss}")
+        self.results[scenario["name"], language] = miss
+        return miss is not None
 
     def check_alive(self):
         for process in [*self.direct.values(), *self.gated.values()]:

@@ -19,6 +19,7 @@ export class Execution {
 
   // Counted from the sending, so that it never ends after the coordinator's.
   extend(claimed, sentAt) {
+    if (this.done.signal.aborted) return;
     this.leaseMs = millis(claimed.lease);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.lose(), sentAt + this.leaseMs - Date.now());

@@ -70,6 +70,7 @@ export class Idempotent {
       case 'inDoubt': // somebody has to ask the payment channel first
         return problem(409, 'in-doubt');
       default: // A newer server's, which this program does not know: never execute.
+        this.#release(operation, 'NOT_EXECUTED', PATIENCE_MS);
         return problem(503, 'unavailable');
     }
   }
@@ -101,7 +102,7 @@ export class Idempotent {
       if (execution.done.signal.aborted) return;
       const sentAt = Date.now();
       await this.#coordinator.call('claim', renewal, third).then(
-        ({ claimed }) => execution.done.signal.aborted || execution.extend(claimed, sentAt),
+        ({ claimed }) => claimed && execution.extend(claimed, sentAt),
         (failure) => failure.refused && execution.lose(),
       );
     }

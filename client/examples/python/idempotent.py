@@ -43,9 +43,8 @@ class Idempotent:
         return [body]
 
     def _answer(self, environ):
-        header = environ.get("HTTP_IDEMPOTENCY_KEY")
-        key = parse_key(header or "")
-        if key is None:
+        header = environ.get("HTTP_IDEMPOTENCY_KEY", "")
+        if not (key := parse_key(header)):
             return problem(400, "key-malformed" if header else "key-missing")
         # The hash is of what the user sent, before anything parses it.
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -79,7 +78,9 @@ class Idempotent:
             return problem(422, "key-reused")
         if outcome == "in_doubt":  # somebody has to ask the payment channel first
             return problem(409, "in-doubt")
-        return problem(503, "unavailable")  # a newer server's: never execute
+        # A newer server says what this program does not know: never execute.
+        self._release(operation, "NOT_EXECUTED", PATIENCE, wait=0)
+        return problem(503, "unavailable")
 
     def _execute(self, environ, operation, claim, execution):
         environ["idempotency.execution"] = execution
@@ -112,7 +113,8 @@ class Idempotent:
             sent_at = time.monotonic()
             try:
                 reply = self._coordinator.call(self._stub.Claim, renewal, third)
-                execution.extend(reply.claimed, sent_at)
+                if reply.HasField("claimed"):
+                    execution.extend(reply.claimed, sent_at)
             except CallFailed as failure:
                 if failure.refused:
                     return execution.lost()

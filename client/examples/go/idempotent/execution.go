@@ -55,8 +55,8 @@ func (e *Execution) renew(
 		}
 		sentAt := time.Now()
 		reply, failed := call(ctx, client.Claim, renewal, third)
-		if failed == nil {
-			e.ends = sentAt.Add(reply.GetClaimed().GetLease().AsDuration())
+		if claimed := reply.GetClaimed(); claimed != nil {
+			e.ends = sentAt.Add(claimed.GetLease().AsDuration())
 		}
 		if failed.refused() || time.Now().After(e.ends) {
 			break

@@ -84,6 +84,7 @@ func (m Middleware) answer(next http.Handler, r *http.Request) *response {
 		return problem(http.StatusConflict, "in-doubt", nil)
 	}
 	// A newer server says what this program does not know: never execute.
+	go m.release(claim, pb.ReleaseRequest_DISPOSITION_NOT_EXECUTED, patience)
 	return problem(http.StatusServiceUnavailable, "unavailable", nil)
 }
 

@@ -39,10 +39,14 @@ impl CallFailed {
         let pushback = status.metadata().get("grpc-retry-pushback-ms");
         Self {
             code: Some(status.code()),
-            reason: info.filter(|info| info.domain == "idempotency.v1")
-                .map(|info| info.reason).unwrap_or_default(),
-            field: bad.and_then(|bad| bad.field_violations.into_iter().next())
-                .map(|violation| violation.field).unwrap_or_default(),
+            reason: info
+                .filter(|info| info.domain == "idempotency.v1")
+                .map(|info| info.reason)
+                .unwrap_or_default(),
+            field: bad
+                .and_then(|bad| bad.field_violations.into_iter().next())
+                .map(|violation| violation.field)
+                .unwrap_or_default(),
             retry_after: retry.and_then(|retry| retry.retry_delay).unwrap_or_default(),
             pushback: pushback.map(|value| value.to_str().unwrap_or("").to_owned()),
         }
@@ -77,7 +81,8 @@ impl CallFailed {
 pub trait Call: Clone + Send + Sync {
     type Reply: Send;
     fn send(
-        client: Client, request: Request<Self>,
+        client: Client,
+        request: Request<Self>,
     ) -> impl Future<Output = Result<Response<Self::Reply>, Status>> + Send;
 }
 
@@ -103,7 +108,9 @@ calls! {
 /// Sends the request, the same one each time, until it is answered, that cannot
 /// help any more, or the wait would be longer than the caller's patience.
 pub async fn call<Q: Call>(
-    client: &Client, request: &Q, patience: Duration,
+    client: &Client,
+    request: &Q,
+    patience: Duration,
 ) -> Result<Q::Reply, CallFailed> {
     let deadline = Instant::now() + patience;
     for attempt in 0.. {
@@ -111,10 +118,11 @@ pub async fn call<Q: Call>(
         let mut message = Request::new(request.clone());
         message.set_timeout(left);
         let late = |_| Err(Status::deadline_exceeded("no answer in time"));
-        let status = match timeout(left, Q::send(client.clone(), message)).await.unwrap_or_else(late) {
-            Ok(reply) => return Ok(reply.into_inner()),
-            Err(status) => status,
-        };
+        let status =
+            match timeout(left, Q::send(client.clone(), message)).await.unwrap_or_else(late) {
+                Ok(reply) => return Ok(reply.into_inner()),
+                Err(status) => status,
+            };
         let failed = CallFailed::new(&status);
         match failed.wait(attempt) {
             Some(wait) if Instant::now() + wait < deadline => sleep(wait).await,
@@ -127,13 +135,16 @@ pub async fn call<Q: Call>(
 /// For what must become known, however long it takes: the call again and again,
 /// unless the service decides against it.
 pub async fn settle<Q: Call>(
-    client: &Client, request: &Q, longest: Duration, patience: Duration,
+    client: &Client,
+    request: &Q,
+    longest: Duration,
+    patience: Duration,
 ) -> Result<Q::Reply, CallFailed> {
     let deadline = Instant::now() + longest;
     loop {
         match call(client, request, patience).await {
-            Err(failed) if !failed.is_refused() && !failed.is_invalid()
-                && Instant::now() < deadline => {}
+            Err(failed)
+                if !failed.is_refused() && !failed.is_invalid() && Instant::now() < deadline => {}
             settled => return settled,
         }
         sleep(Duration::from_millis(250).mul_f64(1.0 + rand::random::<f64>())).await;

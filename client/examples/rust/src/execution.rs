@@ -3,6 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::{Bytes, to_bytes};
+use axum::extract::Request;
+use axum::http::response::Parts;
+use axum::middleware::Next;
 use tokio::time::{Instant, sleep};
 
 use crate::coordinator::{Client, call, to_std};
@@ -65,4 +69,13 @@ impl Execution {
             }
         }
     }
+}
+
+/// The handler's whole response; None if it panicked, which only ends a task.
+pub async fn run(next: Next, request: Request) -> Option<(Parts, Bytes)> {
+    let ran = tokio::spawn(async move {
+        let (head, body) = next.run(request).await.into_parts();
+        to_bytes(body, usize::MAX).await.ok().map(|body| (head, body))
+    });
+    ran.await.ok().flatten()
 }

@@ -1,4 +1,4 @@
-//! Makes POST and PATCH of any axum router idempotent.
+//! Makes POST and PATCH of any axum router idempotent:
 //!
 //!     let once = Idempotent { client: connect("127.0.0.1:50051")?, terms: ClaimRequest {
 //!         scope: "payments".into(), policy: "payment".into(), ..Default::default() } };
@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use crate::coordinator::{Client, call, settle, to_std};
-use crate::execution::{Execution, NothingHappened};
-use crate::pb::{self, claim_response::Outcome, release_request::Disposition};
+use crate::execution::{Execution, NothingHappened, run};
+use crate::pb::{self, claim_response::Outcome, record, release_request::Disposition};
 use crate::web::{
     come_back_after, failed_problem, hash, parse_key, problem, replayed, to_message, unacceptable,
 };
@@ -34,13 +34,13 @@ pub struct Idempotent {
     pub terms: pb::ClaimRequest, // scope, policy, lease
 }
 
-pub async fn idempotent(State(once): State<Idempotent>, request: Request, next: Next) -> Response {
+pub async fn idempotent(once: State<Idempotent>, request: Request, next: Next) -> Response {
     if ![Method::POST, Method::PATCH].contains(request.method()) {
         return next.run(request).await;
     }
     // A task, as this future is dropped when the user hangs up: the work goes on.
-    let answer = tokio::spawn(async move { once.answer(request, next).await });
-    answer.await.unwrap_or_else(|_| problem(500, "internal"))
+    let answer = tokio::spawn(async move { once.0.answer(request, next).await });
+    answer.await.unwrap_or_else(|_| problem(500, "outcome-unknown"))
 }
 
 impl Idempotent {
@@ -51,7 +51,7 @@ impl Idempotent {
         };
         let (head, body) = request.into_parts();
         let Ok(body) = to_bytes(body, REQUEST_MAX).await else {
-            return problem(413, "body-too-long");
+            return problem(413, "request-too-long");
         };
         // One token for this attempt, the same on every call and every retry:
         // the coordinator knows the sender of a call whose reply was lost.
@@ -82,26 +82,28 @@ impl Idempotent {
             }
             Some(Outcome::Mismatch(_)) => problem(422, "key-reused"),
             Some(Outcome::InDoubt(_)) => problem(409, "in-doubt"), // ask the payment channel
-            None => problem(503, "unavailable"), // a newer server's: never execute
+            None => {
+                // A newer server says what is not known here: never execute.
+                tokio::spawn(self.release(claim, Disposition::NotExecuted, PATIENCE));
+                problem(503, "unavailable")
+            }
         }
     }
 
     async fn execute(
-        self, mut request: Request, next: Next, claim: pb::ClaimRequest, execution: Execution,
+        self,
+        mut request: Request,
+        next: Next,
+        claim: pb::ClaimRequest,
+        execution: Execution,
     ) -> Response {
         request.extensions_mut().insert(execution.clone());
-        let renewing = execution.clone().renew(self.client.clone(), claim.clone());
-        let renewal = tokio::spawn(renewing);
-        // Another task, to survive a panic: money may have moved.
-        let ran = tokio::spawn(async move {
-            let (head, body) = next.run(request).await.into_parts();
-            to_bytes(body, usize::MAX).await.map(|body| (head, body))
-        });
-        let (ran, lease) = (ran.await, execution.lease);
+        let renewal = tokio::spawn(execution.clone().renew(self.client.clone(), claim.clone()));
+        let (ran, lease) = (run(next, request).await, execution.lease);
         renewal.abort();
-        let Ok(Ok((head, body))) = ran else {
+        let Some((head, body)) = ran else {
             self.release(claim, Disposition::OutcomeUnknown, lease).await;
-            return problem(500, "outcome-unknown");
+            return problem(500, "outcome-unknown"); // It panicked: money may have moved.
         };
         if head.extensions.get::<NothingHappened>().is_some() {
             self.release(claim, Disposition::NotExecuted, lease).await;
@@ -111,31 +113,31 @@ impl Idempotent {
         let finalize = tokio::spawn(self.clone().finalize(claim.clone(), response, lease));
         match timeout(PATIENCE, finalize).await {
             Ok(Ok(false)) => self.winner(claim).await,
-            // Recorded, or not known yet: the user need not wait for it.
+            // Recorded, or not known yet: the user need not wait.
             _ => Response::from_parts(head, Body::from(body)),
         }
     }
 
     /// Goes on for a lease: what was done must become known. False if refused.
-    async fn finalize(self, claim: pb::ClaimRequest, response: pb::Response, lease: Duration) -> bool {
+    async fn finalize(self, claim: pb::ClaimRequest, with: pb::Response, lease: Duration) -> bool {
         let pb::ClaimRequest { scope, key, claim_token, .. } = claim.clone();
-        let request = pb::FinalizeRequest { scope, key, claim_token, response: Some(response) };
-        let Err(failed) = settle(&self.client, &request, lease, PATIENCE).await else { return true };
-        if !failed.is_refused() {
-            self.release(claim, Disposition::OutcomeUnknown, PATIENCE).await;
+        let request = pb::FinalizeRequest { scope, key, claim_token, response: Some(with) };
+        match settle(&self.client, &request, lease, PATIENCE).await {
+            Err(failed) if failed.is_refused() => return false,
+            Err(_) => self.release(claim, Disposition::OutcomeUnknown, PATIENCE).await,
+            Ok(_) => {}
         }
-        !failed.is_refused()
+        true
     }
 
     /// What everybody else is told counts, never a response that was refused.
     async fn winner(&self, claim: pb::ClaimRequest) -> Response {
         let request = pb::LookupRequest { scope: claim.scope, key: claim.key };
-        let record = call(&self.client, &request, PATIENCE).await.ok().and_then(|reply| reply.record);
-        match record {
-            Some(it) if it.state() == pb::record::State::Finalized
-                && it.request_hash == claim.request_hash => replayed(it.response),
-            _ => problem(409, "superseded"),
-        }
+        let found = call(&self.client, &request, PATIENCE).await.ok().and_then(|it| it.record);
+        let counts = |it: &pb::Record| {
+            it.state() == record::State::Finalized && it.request_hash == claim.request_hash
+        };
+        found.filter(counts).map_or(problem(409, "superseded"), |it| replayed(it.response))
     }
 
     /// The user waits no longer than PATIENCE; the sending goes on.

@@ -33,8 +33,10 @@ use wallet::Wallet;
 
 /// The handlers, which know nothing of claims.
 async fn pay(
-    State(wallet): State<Arc<Wallet>>, Extension(execution): Extension<Execution>,
-    headers: HeaderMap, Json(payment): Json<Value>,
+    State(wallet): State<Arc<Wallet>>,
+    Extension(execution): Extension<Execution>,
+    headers: HeaderMap,
+    Json(payment): Json<Value>,
 ) -> Response {
     let order = headers.get("x-wallet").map_or("", |order| order.to_str().unwrap_or(""));
     let Some((status, answer)) = wallet.charge(payment, &execution, order).await else {
@@ -47,7 +49,8 @@ async fn pay(
 }
 
 async fn asked(
-    State(wallet): State<Arc<Wallet>>, Query(query): Query<HashMap<String, String>>,
+    State(wallet): State<Arc<Wallet>>,
+    Query(query): Query<HashMap<String, String>>,
 ) -> Json<Value> {
     Json(json!({"asked": wallet.asked(query.get("account").map_or("", String::as_str))}))
 }
@@ -66,7 +69,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         scope: "payments".into(),
         policy: "payment".into(),
         lease: lease.map(|ms| prost_types::Duration {
-            seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 }),
+            seconds: ms / 1000,
+            nanos: (ms % 1000) as i32 * 1_000_000,
+        }),
         ..Default::default()
     };
     let client = coordinator::connect(flags.get("--coordinator").unwrap_or(&"127.0.0.1:50051"))?;

@@ -25,7 +25,10 @@ pub fn check_vectors(path: &str) -> Result<usize, String> {
         let columns: Vec<&str> = row.split('\t').collect(); // name, count, parts, digest
         let parts = match columns[1] {
             "0" => Vec::new(),
-            _ => columns[2].split(',').map(parse_part).collect::<Option<_>>()
+            _ => columns[2]
+                .split(',')
+                .map(parse_part)
+                .collect::<Option<_>>()
                 .ok_or(format!("{}: cannot be read", columns[0]))?,
         };
         let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
@@ -38,7 +41,9 @@ pub fn check_vectors(path: &str) -> Result<usize, String> {
 
 fn parse_part(written: &str) -> Option<Vec<u8>> {
     let (hex, times) = written.split_once('*').unwrap_or((written, "1"));
-    let bytes: Option<Vec<u8>> = (0..hex.len()).step_by(2)
-        .map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok()).collect();
+    let bytes: Option<Vec<u8>> = (0..hex.len())
+        .step_by(2)
+        .map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok())
+        .collect();
     Some(bytes?.repeat(times.parse().ok()?))
 }

@@ -14,8 +14,13 @@ use crate::request_hash::request_hash;
 /// What a message of 4 MiB takes together with its headers.
 const BODY_MAX: usize = 3 << 20;
 /// Of one connection, not of the operation: they are not recorded.
-const HOP_BY_HOP: [HeaderName; 5] = [header::CONNECTION, header::CONTENT_LENGTH,
-    header::DATE, header::SERVER, header::TRANSFER_ENCODING];
+const HOP_BY_HOP: [HeaderName; 5] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::DATE,
+    header::SERVER,
+    header::TRANSFER_ENCODING,
+];
 
 /// The key in Idempotency-Key, a string of RFC 8941 or a bare token as most
 /// clients send it; or what is wrong with it.
@@ -64,7 +69,8 @@ pub fn come_back_after(status: u16, kind: &str, retry_after: Duration) -> Respon
 }
 
 pub fn failed_problem(status: u16, kind: &str, failed: &CallFailed) -> Response {
-    let mut body = json!({"type": format!("urn:idempotency:{kind}"), "title": kind.replace('-', " "), "status": status});
+    let (name, title) = (format!("urn:idempotency:{kind}"), kind.replace('-', " "));
+    let mut body = json!({"type": name, "title": title, "status": status});
     for (name, value) in [("reason", &failed.reason), ("field", &failed.field)] {
         if !value.is_empty() {
             body[name] = json!(value);
@@ -99,9 +105,13 @@ pub fn to_message(status: StatusCode, headers: &HeaderMap, body: &Bytes) -> pb::
     let body_omitted = body.len() > BODY_MAX;
     pb::Response {
         status_code: status.as_u16().into(),
-        headers: headers.iter().filter(|(name, _)| !HOP_BY_HOP.contains(name))
+        headers: headers
+            .iter()
+            .filter(|(name, _)| !HOP_BY_HOP.contains(name))
             .map(|(name, value)| pb::Header {
-                name: name.to_string(), value: value.as_bytes().to_vec() })
+                name: name.to_string(),
+                value: value.as_bytes().to_vec(),
+            })
             .collect(),
         body: if body_omitted { Vec::new() } else { body.to_vec() },
         body_omitted,
@@ -121,7 +131,8 @@ pub fn replayed(recorded: Option<pb::Response>) -> Response {
     response.headers_mut().clear(); // Not the content type that axum thinks of.
     for header in recorded.headers {
         if let (Ok(name), Ok(value)) =
-            (header.name.parse::<HeaderName>(), HeaderValue::from_bytes(&header.value)) {
+            (header.name.parse::<HeaderName>(), HeaderValue::from_bytes(&header.value))
+        {
             response.headers_mut().append(name, value);
         }
     }

@@ -1,6 +1,7 @@
 package payments.idempotent;
 
 import idempotency.v1.ClaimRequest;
+import idempotency.v1.ClaimResponse;
 import idempotency.v1.Claimed;
 import idempotency.v1.IdempotencyServiceGrpc.IdempotencyServiceBlockingStub;
 import jakarta.servlet.ServletRequest;
@@ -65,9 +66,11 @@ public final class Execution {
         }
         long sentNanos = System.nanoTime();
         try {
-          extend(
-              coordinator.call(IdempotencyServiceBlockingStub::claim, renewal, third).getClaimed(),
-              sentNanos);
+          ClaimResponse reply =
+              coordinator.call(IdempotencyServiceBlockingStub::claim, renewal, third);
+          if (reply.hasClaimed()) {
+            extend(reply.getClaimed(), sentNanos);
+          }
         } catch (CallFailed failure) {
           if (failure.isRefused()) {
             endsNanos = sentNanos;

@@ -38,7 +38,8 @@ public final class IdempotentFilter extends HttpFilter {
   }
 
   @Override
-  protected void doFilter(HttpServletRequest request, HttpServletResponse response, FilterChain next)
+  protected void doFilter(
+      HttpServletRequest request, HttpServletResponse response, FilterChain next)
       throws IOException, ServletException {
     if (Set.of("POST", "PATCH").contains(request.getMethod())) {
       answer(request, response, next).sendTo(response);
@@ -84,7 +85,10 @@ public final class IdempotentFilter extends HttpFilter {
       // Somebody has to ask the payment channel first.
       case IN_DOUBT -> Answer.problem(409, "in-doubt");
       // A newer server's, which this program does not know: never execute.
-      case OUTCOME_NOT_SET -> Answer.problem(503, "unavailable");
+      case OUTCOME_NOT_SET -> {
+        settling.release(claim, Disposition.DISPOSITION_NOT_EXECUTED, PATIENCE);
+        yield Answer.problem(503, "unavailable");
+      }
     };
   }
 

@@ -36,7 +36,10 @@ final class Settling {
         () -> {
           try {
             coordinator.settle(
-                IdempotencyServiceBlockingStub::finalize, request, lease, IdempotentFilter.PATIENCE);
+                IdempotencyServiceBlockingStub::finalize,
+                request,
+                lease,
+                IdempotentFilter.PATIENCE);
             counts.complete(true);
           } catch (CallFailed failure) {
             if (!failure.isRefused()) {
@@ -80,7 +83,10 @@ final class Settling {
         () -> {
           try {
             coordinator.settle(
-                IdempotencyServiceBlockingStub::release, request, longest, IdempotentFilter.PATIENCE);
+                IdempotencyServiceBlockingStub::release,
+                request,
+                longest,
+                IdempotentFilter.PATIENCE);
           } catch (CallFailed failure) {
             // The record is another's by now, or will be in doubt.
           }
