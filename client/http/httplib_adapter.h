@@ -36,10 +36,14 @@
 
 #include <httplib.h>
 
+#include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 
 #include "client/execution.h"
 #include "client/http/middleware.h"
+#include "client/http/request.h"
 #include "client/http/route.h"
 #include "client/operation.h"
 
@@ -60,13 +64,130 @@ class HttplibGuard {
   // For Server::Post, Put, Patch and Delete. The handler runs in the server's
   // thread.
   httplib::Server::Handler Wrap(HttpRoute route, Handler handler,
-                                Resolver resolve = nullptr);
-  // For a handler that exists and asks for nothing: all that returns was
+                                Resolver resolve = nullptr) {
+    return [this, route = std::move(route), handler = std::move(handler),
+            resolve = std::move(resolve)](const httplib::Request& request,
+                                          httplib::Response& response) {
+      Serve(route, handler, resolve, request, response);
+    };
+  }
+
+  // For a handler that exists and asks for nothing: whatever it answers was
   // executed.
   httplib::Server::Handler Wrap(HttpRoute route,
-                                httplib::Server::Handler handler);
+                                httplib::Server::Handler handler) {
+    return Wrap(std::move(route), [handler = std::move(handler)](
+                                      const httplib::Request& request,
+                                      httplib::Response& response, Execution*) {
+      handler(request, response);
+      return HttpEffect::kExecuted;
+    });
+  }
 
  private:
+  void Serve(const HttpRoute& route, const Handler& handler,
+             const Resolver& resolve, const httplib::Request& request,
+             httplib::Response& response) const {
+    HttpRequest seen{.method = request.method,
+                     .target = request.target,
+                     .body = request.body};
+    for (const auto& [name, value] : request.headers) {
+      seen.headers.push_back({name, value});
+    }
+    const std::string parts = TellMultipart(request, seen);
+    if (!parts.empty()) seen.body = parts;
+
+    // What the server has put into `response` is in it, whatever is answered.
+    httplib::Response own = response;
+    HttpResolver resolver;
+    if (resolve) {
+      resolver = [&](Execution& execution) {
+        return resolve(request, execution);
+      };
+    }
+    v1::Response answer = middleware_.Handle(
+        seen, route,
+        [&](Execution* execution) {
+          const HttpEffect effect = handler(request, own, execution);
+          return HttpResult{Take(request, own), effect};
+        },
+        resolver);
+    if (answer.body_omitted()) {
+      own.status = answer.status_code();
+      response = std::move(own);
+      return;
+    }
+    Write(std::move(answer), response);
+  }
+
+  // Puts in place of a multipart body, which is no longer there, its parts. The
+  // result must live as long as `seen`.
+  static std::string TellMultipart(const httplib::Request& request,
+                                   HttpRequest& seen) {
+    std::string parts;
+    if (!request.is_multipart_form_data()) return parts;
+    const auto add = [&](const std::string& text) {
+      for (int shift = 56; shift >= 0; shift -= 8) {
+        parts += static_cast<char>(std::uint64_t{text.size()} >> shift);
+      }
+      parts += text;
+    };
+    for (const auto& [name, part] : request.files) {
+      add(name);
+      add(part.filename);
+      add(part.content_type);
+      add(part.content);
+    }
+    for (HttpField& field : seen.headers) {
+      if (IsSameField(field.name, "content-type")) {
+        field.value = "multipart/form-data";
+      }
+    }
+    return parts;
+  }
+
+  // The body moves out of `own`; what is produced later stays in it, and is
+  // said to be left out.
+  static v1::Response Take(const httplib::Request& request,
+                           httplib::Response& own) {
+    v1::Response taken;
+    // As httplib decides it.
+    const int otherwise = request.ranges.empty() ? 200 : 206;
+    taken.set_status_code(own.status == -1 ? otherwise : own.status);
+    for (const auto& [name, value] : own.headers) {
+      v1::Header* const header = taken.add_headers();
+      header->set_name(name);
+      header->set_value(value);
+    }
+    if (own.content_provider_ || IsFile(own)) {
+      taken.set_body_omitted(true);
+    } else {
+      taken.set_body(std::move(own.body));
+    }
+    return taken;
+  }
+
+  // Versions since 0.18 can answer with a file.
+  template <typename Response>
+  static bool IsFile(const Response& response) {
+    if constexpr (requires { response.file_content_path_.empty(); }) {
+      return !response.file_content_path_.empty();
+    } else {
+      return false;
+    }
+  }
+
+  static void Write(v1::Response answer, httplib::Response& response) {
+    response.status = answer.status_code();
+    for (const v1::Header& header : answer.headers()) {
+      response.headers.erase(header.name());
+    }
+    for (const v1::Header& header : answer.headers()) {
+      response.headers.emplace(header.name(), header.value());
+    }
+    response.body = std::move(*answer.mutable_body());
+  }
+
   HttpMiddleware& middleware_;
 };
 

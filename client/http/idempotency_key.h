@@ -17,8 +17,8 @@ namespace idempotency {
 // key is what was sent or it is refused: never trimmed, folded or cut to
 // another.
 //
-//   "8e03978e-40d5"  a String of RFC 8941: printable ASCII, in which \" and \\
-//                    stand for " and \; no parameters
+//   "8e03978e-40d5"  a String of RFC 8941: printable ASCII, where \" is a
+//                    quotation mark and \\ a backslash; no parameters
 //   8e03978e-40d5    of clients older than the draft: printable ASCII without
 //                    space, " \ , and ; . The same key as the String above
 //

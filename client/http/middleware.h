@@ -112,7 +112,7 @@ class HttpMiddleware {
   // Blocks until there is a response. Handler and resolver run in the calling
   // thread, as in RunOnce::Run; the operation is settled also if nobody is
   // there any more to take the response. What an unguarded handler throws is
-  // thrown.
+  // thrown. `body_omitted` is set only in a response of the handler's own.
   v1::Response Handle(const HttpRequest& request, const HttpRoute& route,
                       const HttpHandler& handler,
                       const HttpResolver& resolve = nullptr);
