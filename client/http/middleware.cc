@@ -191,10 +191,11 @@ class Exchange {
         Tell(HttpNotice::Kind::kMisconfigured, result.status);
         return Refuse(kMisconfigured);
       case RunOutcome::kUnavailable:
+        Tell(HttpNotice::Kind::kUnavailable, result.status);
+        break;
       case RunOutcome::kHungUp:
         break;
     }
-    Tell(HttpNotice::Kind::kUnavailable, result.status);
     return Refuse(kUnavailable,
                   RetryDelayOf(result.status).value_or(kRetryAfterDefault));
   }
@@ -239,7 +240,8 @@ class Exchange {
     // Another program may have recorded what HTTP does not know.
     const bool is_http = status >= 200 && status <= 599;
     if (!is_http || (response.body_omitted() && HasBody(status))) {
-      return Refuse(kResponseNotKept);
+      return MakeProblem(kResponseNotKept, options_->problem_type_prefix,
+                         absl::StrCat("It was answered with status ", status));
     }
     KeepSendableHeaders(route_, response);
     if (!HasBody(status)) response.clear_body();

@@ -26,6 +26,16 @@ AsyncHttpHandler Counting(std::atomic<int>& runs, HttpResult result) {
       };
 }
 
+struct Wallet {
+  std::string Charge(const std::string& payment, const std::string& key);
+  Resolution Find(const std::string& key);
+};
+
+// The README's example is compiled as it stands.
+[[maybe_unused]] void ServeAsTheReadmeSays(Wallet& wallet){
+#include "http_readme.inc"
+}
+
 // Starts a POST with that key, or without if it is empty, and waits for what is
 // answered.
 v1::Response Ask(HttpMiddleware& middleware, const HttpRoute& route,
@@ -102,6 +112,29 @@ TEST_F(HttpTest, StartedWithABadKeyItIsRefused) {
   EXPECT_THAT(Ask(middleware(), ARoute(), "a b", handler).body(),
               HasSubstr("key-malformed"));
   EXPECT_EQ(runs, 0);
+}
+
+TEST_F(HttpTest, StartedAndHungUpWhileItWaitsItEnds) {
+  const std::string key = NewKey();
+  Granted(ClaimFor(key));
+  HttpRoute route = ARoute();
+  route.wait = std::chrono::seconds(1);
+  std::atomic<int> runs{0};
+  std::promise<v1::Response> answered;
+
+  const std::unique_ptr<Running> running = middleware().Start(
+      {.method = "POST",
+       .target = "/payments",
+       .headers = {{"Idempotency-Key", key}},
+       .request_hash = ClaimFor(key).request_hash()},
+      route, Counting(runs, {MakeResponse(201, "ran")}),
+      [&](v1::Response response) { answered.set_value(std::move(response)); });
+  ASSERT_NE(running, nullptr);
+  running->HangUp();
+
+  EXPECT_EQ(answered.get_future().get().status_code(), 503);
+  EXPECT_EQ(runs, 0);
+  EXPECT_THAT(notices(), IsEmpty());
 }
 
 TEST_F(HttpTest, StartedInDoubtTheResolversResponseIsRecorded) {
