@@ -100,7 +100,7 @@ using Admission = std::variant<Unguarded, Operation, v1::Response>;
 
 Admission Admit(const HttpRequest& request, const HttpRoute& route,
                 const HttpMiddlewareOptions& options) {
-  if (IsSafe(request.method)) return Unguarded();
+  if (!IsGuarded(request, route)) return Unguarded();
   const auto key = ParseIdempotencyKey(FieldValues(request, route.key_header));
   if (!key.ok()) {
     return MakeProblem(kKeyMalformed, options.problem_type_prefix,
@@ -108,7 +108,6 @@ Admission Admit(const HttpRequest& request, const HttpRoute& route,
                                     std::string(key.status().message())));
   }
   if (!key->has_value()) {
-    if (!route.required) return Unguarded();
     return MakeProblem(
         kKeyMissing, options.problem_type_prefix,
         absl::StrCat("Send ", route.key_header,
@@ -325,10 +324,20 @@ void RunUnguarded(const AsyncHttpHandler& handler, const Options& options,
 
 }  // namespace
 
+bool IsGuarded(const HttpRequest& request, const HttpRoute& route) {
+  return !IsSafe(request.method) &&
+         (route.required || !FieldValues(request, route.key_header).empty());
+}
+
 HttpMiddleware::HttpMiddleware(RunOnce& once, HttpMiddlewareOptions options)
     : once_(once),
       options_(
           std::make_shared<const HttpMiddlewareOptions>(std::move(options))) {}
+
+v1::Response HttpMiddleware::Refuse(const Problem& problem,
+                                    std::string_view detail) const {
+  return MakeProblem(problem, options_->problem_type_prefix, detail);
+}
 
 v1::Response HttpMiddleware::Handle(const HttpRequest& request,
                                     const HttpRoute& route,

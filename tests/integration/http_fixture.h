@@ -56,14 +56,17 @@ class RawConnection {
   }
 
   // All that comes until the server closes.
-  std::string ReadToEnd() const {
+  std::string ReadToEnd() const { return ReadUntil(""); }
+  // Or, unless it is empty, until these bytes are the last.
+  std::string ReadUntil(std::string_view end) const {
     std::string bytes;
     char buffer[65536];
-    for (;;) {
+    while (end.empty() || !bytes.ends_with(end)) {
       const ssize_t size = recv(socket_, buffer, sizeof buffer, 0);
       if (size <= 0) return bytes;
       bytes.append(buffer, static_cast<std::size_t>(size));
     }
+    return bytes;
   }
 
  private:
@@ -114,21 +117,18 @@ class HttpTest : public WireTest {
   // POST, PUT and GET of /payments.
   void Serve(const HttpRoute& route, HttplibGuard::Handler handler,
              HttplibGuard::Resolver resolve = nullptr) {
-    const auto counted = [this, handler](const httplib::Request& request,
-                                         httplib::Response& response,
-                                         Execution* execution) {
-      ++runs_;
-      return handler(request, response, execution);
-    };
+    const HttplibGuard::Handler counted = Counted(std::move(handler));
     server_.Post("/payments", guard_->Wrap(route, counted, resolve));
     server_.Put("/payments", guard_->Wrap(route, counted, resolve));
     server_.Get("/payments", guard_->Wrap(route, counted, resolve));
-    // A connection that has no more to say is closed soon.
-    server_.set_keep_alive_timeout(1);
-    port_ = server_.bind_to_any_port("127.0.0.1");
-    ASSERT_GT(port_, 0);
-    listening_ = std::thread([this] { server_.listen_after_bind(); });
-    WaitUntil([this] { return server_.is_running(); });
+    Listen();
+  }
+  // POST of /payments.
+  void ServeBounded(std::size_t request_bytes_max, const HttpRoute& route,
+                    HttplibGuard::Handler handler) {
+    server_.Post("/payments", guard_->WrapBounded(request_bytes_max, route,
+                                                  Counted(std::move(handler))));
+    Listen();
   }
   // A handler that answers 201 with this.
   static HttplibGuard::Handler Answering(const std::string& body) {
@@ -211,6 +211,23 @@ class HttpTest : public WireTest {
   int port() const { return port_; }
 
  private:
+  HttplibGuard::Handler Counted(HttplibGuard::Handler handler) {
+    return [this, handler = std::move(handler)](const httplib::Request& request,
+                                                httplib::Response& response,
+                                                Execution* execution) {
+      ++runs_;
+      return handler(request, response, execution);
+    };
+  }
+  void Listen() {
+    // A connection that has no more to say is closed soon.
+    server_.set_keep_alive_timeout(1);
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    ASSERT_GT(port_, 0);
+    listening_ = std::thread([this] { server_.listen_after_bind(); });
+    WaitUntil([this] { return server_.is_running(); });
+  }
+
   mutable std::mutex mutex_;
   std::vector<HttpNotice::Kind> notices_;
   std::atomic<int> runs_{0};

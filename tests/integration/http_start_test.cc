@@ -137,6 +137,20 @@ TEST_F(HttpTest, StartedAndHungUpWhileItWaitsItEnds) {
   EXPECT_THAT(notices(), IsEmpty());
 }
 
+TEST(IsGuardedTest, AKeyOrTheNeedOfOneMakesItSoUnlessTheMethodIsSafe) {
+  const HttpRoute required{.scope = "tests", .required = true};
+  const HttpRoute open{.scope = "tests"};
+  HttpRequest request{.method = "POST", .target = "/"};
+  EXPECT_TRUE(IsGuarded(request, required));
+  EXPECT_FALSE(IsGuarded(request, open));
+  request.headers = {{"idempotency-key", "a b"}};
+  EXPECT_TRUE(IsGuarded(request, open));
+  for (const std::string_view safe : {"GET", "HEAD", "OPTIONS", "TRACE"}) {
+    request.method = safe;
+    EXPECT_FALSE(IsGuarded(request, required)) << safe;
+  }
+}
+
 TEST_F(HttpTest, StartedInDoubtTheResolversResponseIsRecorded) {
   const std::string key = NewKey();
   std::atomic<int> runs{0};

@@ -197,6 +197,49 @@ TEST_F(HttpTest, ATooLongRequestIsRefusedAndTheKeyStaysFree) {
   EXPECT_THAT(Pay(key), Is(201, "ran"));
 }
 
+TEST_F(HttpTest, ATooLongBodyInChunksIsRefusedAndTheConnectionGoesOn) {
+  ServeBounded(20, ARoute(), Answering("ran"));
+  const std::string key = NewKey();
+  const std::string lines = "Idempotency-Key: " + key +
+                            "\r\nContent-Type: application/json\r\n"
+                            "Transfer-Encoding: chunked\r\n";
+
+  const RawConnection connection(port());
+  connection.Send("POST /payments HTTP/1.1\r\nHost: test\r\n" + lines +
+                  "\r\n10\r\n0123456789abcdef\r\n10\r\n0123456789abcdef"
+                  "\r\n0\r\n\r\n");
+  EXPECT_THAT(connection.ReadUntil("}"),
+              HasSubstr("urn:idempotency:request-too-long"));
+  connection.Send("POST /payments HTTP/1.1\r\nHost: test\r\n" + lines +
+                  "Connection: close\r\n\r\n"
+                  "4\r\n{\"am\r\na\r\nount\":200}\r\n0\r\n\r\n");
+  EXPECT_THAT(StatusesIn(connection.ReadToEnd()), ElementsAre(201));
+  EXPECT_THAT(Pay(key), IsReplay(201, "ran"));
+  EXPECT_EQ(runs(), 1);
+}
+
+TEST_F(HttpTest, ABoundedMultipartBodyIsItsPartsToo) {
+  ServeBounded(1000, ARoute(),
+               [](const httplib::Request& request, httplib::Response& response,
+                  Execution*) {
+                 response.set_content(request.get_file_value("file").content,
+                                      "text/plain");
+                 return HttpEffect::kExecuted;
+               });
+  httplib::Client client("127.0.0.1", port());
+  const httplib::Headers headers = {{"Idempotency-Key", NewKey()}};
+  const auto post = [&](const std::string& content) {
+    return client.Post("/payments", headers,
+                       httplib::MultipartFormDataItems{
+                           {"file", content, "a.txt", "text/plain"}});
+  };
+
+  EXPECT_THAT(post(std::string(1000, 'x')), IsProblem(413, "request-too-long"));
+  EXPECT_THAT(post("content"), Is(200, "content"));
+  EXPECT_THAT(post("content"), IsReplay(200, "content"));
+  EXPECT_THAT(post("other"), IsProblem(422, "key-reused"));
+}
+
 TEST_F(HttpTest, AMultipartBodyIsItsParts) {
   Serve(ARoute(), Answering("ran"));
   httplib::Client client("127.0.0.1", port());
