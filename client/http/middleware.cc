@@ -66,7 +66,7 @@ void PrintNotice(const HttpNotice& notice) {
       break;
   }
   std::fprintf(stderr, "idempotency: scope %s: %s: %s\n", notice.scope.c_str(),
-               what, std::string(notice.why.ToString()).c_str());
+               what, notice.why.ToString().c_str());
 }
 
 void Notify(const HttpMiddlewareOptions& options, HttpNotice notice) {
