@@ -58,11 +58,11 @@ def programs(build):
     GET /payments?account=A answers {"asked": how often the wallet was asked}.
     Problems are of type urn:idempotency:NAME, named as in
     client/http/problem.h, with members reason and field, where an error of the
-    coordinator has them.
+    coordinator has them (the C++ middleware tells its log instead).
     """
     out = os.path.join(build, "interop")
     return {
-        "cpp": [os.path.join(build, "client", "examples", "cpp", "payments")],
+        "cpp": [os.path.join(build, "client", "idempotency-payments")],
         "go": [os.path.join(out, "go", "payments")],
         "python": [os.path.join(out, "python", "venv", "bin", "python"),
                    os.path.join(out, "python", "payments.py")],

@@ -8,11 +8,11 @@ usage() {
 usage: tests/interop/run.sh [--leave_out=LANGUAGE,...] [--only=TEXT]
                             [--build_dir=DIR]
 
-Builds client/examples/{cpp,go,python,node,java,rust} into DIR/interop, starts
-one coordinator with its embedded database and the service of each language,
-plays tests/interop/scenarios.json through all of them side by side, prints a
-table and ends with an error if anything missed. A toolchain that is missing is
-an error too.
+Builds client/examples/{cpp,go,python,node,java,rust} below DIR, starts one
+coordinator with its embedded database and the service of each language, plays
+tests/interop/scenarios.json through all of them side by side, prints a table
+and ends with an error if anything missed. A toolchain that is missing is an
+error too.
 
   --leave_out=java,rust   without these languages
   --only=TEXT             only scenarios whose name holds TEXT
@@ -43,7 +43,8 @@ done
 
 # shellcheck source=tests/support/packages.sh
 source "$root/tests/support/packages.sh"
-install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}"
+install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
+  "${IDEMPOTENCY_TEST_PACKAGES[@]}"
 mkdir -p "$build/interop"
 build=$(cd "$build" && pwd)
 out=$build/interop
@@ -73,7 +74,7 @@ build_cpp() {
   [[ -f $build/CMakeCache.txt ]] || cmake -S "$root" -B "$build" -G Ninja \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo
   local targets=(idempotency-server)
-  ! wanted cpp || targets+=(client/examples/cpp/payments)
+  ! wanted cpp || targets+=(idempotency-payments)
   cmake --build "$build" --target "${targets[@]}"
 }
 
