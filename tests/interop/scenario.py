@@ -1,8 +1,8 @@
 """Plays one scenario against one language: its steps, and what is expected.
 
 scenarios.json is a list of {name, says, steps}, with "gated" where a gate
-stands between service and coordinator, "phase" where the coordinator is "down"
-or "back", and "left_out" languages. A step is played at the language's own service, or with "at":
+stands between service and coordinator, and "phase" where the coordinator is
+"down" or "back". A step is played at the language's own service, or with "at":
 "others" at each other language's in turn. It has one of
 
   post           a payment: amount (200), target (/payments), wallet (what the

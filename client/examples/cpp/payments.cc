@@ -15,6 +15,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
+#include "client/examples/cpp/refusal.h"
 #include "client/examples/cpp/vectors.h"
 #include "client/examples/cpp/wallet.h"
 #include "client/http/httplib_adapter.h"
@@ -62,18 +63,17 @@ HttpEffect Pay(Wallet& wallet, const httplib::Request& request,
 
 int Serve() {
   const auto once = RunOnce::Connect(absl::GetFlag(FLAGS_coordinator));
-  HttpMiddleware middleware(*once);
+  HttpMiddleware middleware(*once, {.notice = KeepRefusal});
   HttplibGuard guard(middleware);
   Wallet wallet;
   httplib::Server server;
   // A handler has its thread for as long as the wallet takes.
   server.new_task_queue = [] { return new httplib::ThreadPool(32); };
-  server.Post("/payments",
-              guard.Wrap(Route(), [&](const httplib::Request& request,
-                                      httplib::Response& response,
-                                      Execution* execution) {
-                return Pay(wallet, request, response, *execution);
-              }));
+  const auto pay = [&](const httplib::Request& request,
+                       httplib::Response& response, Execution* execution) {
+    return Pay(wallet, request, response, *execution);
+  };
+  server.Post("/payments", ExplainRefusals(guard.Wrap(Route(), pay)));
   server.Get("/payments", [&](const httplib::Request& request,
                               httplib::Response& response) {
     const int asked = wallet.Asked(request.get_param_value("account"));
