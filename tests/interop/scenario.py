@@ -5,8 +5,8 @@ stands between service and coordinator, and "phase" where the coordinator is
 "down" or "back". A step is played at the language's own service, or with "at":
 "others" at each other language's in turn. It has one of
 
-  post           a payment: amount (200), target (/payments), wallet (what the
-                 wallet is to do), header (values of Idempotency-Key; the
+  post           a payment: amount (200), target (/payments), content_type (as a
+                 list), wallet (what the wallet is to do), header (values of Idempotency-Key; the
                  scenario's key in quotes). With in_background: not waited for
   join           waits for the post of that name
   until_asked    waits until a handler has asked the wallet so often
@@ -129,8 +129,9 @@ class Player:
 
     def _post(self, port, post):
         body = json.dumps({"account": self._key, "amount": post.get("amount", 200)}).encode()
-        headers = [("Content-Type", "application/json"), ("Content-Length", len(body)),
-                   ("X-Wallet", post.get("wallet", ""))]
+        headers = [("Content-Length", len(body)), ("X-Wallet", post.get("wallet", ""))]
+        headers += [("Content-Type", value)
+                    for value in post.get("content_type", ["application/json"])]
         for value in post.get("header", ['"{key}"']):
             value = value.replace("{key}", self._key).replace("{300 more}", "x" * 300)
             headers.append(("Idempotency-Key", value))

@@ -14,14 +14,13 @@ import io
 import threading
 import time
 import uuid
-from urllib.parse import quote
 
 import grpc
 from coordinator import CallFailed
 from execution import Execution, NothingHappened
 from idempotency.v1 import idempotency_pb2 as pb
 from request_hash import request_hash
-from web import parse_key, problem, replayed, run, to_message, unacceptable
+from web import parse_key, problem, replayed, run, target, to_message, unacceptable
 
 PATIENCE = 3.0   # seconds that a user waits for the coordinator
 LEASES_MAX = 10  # a handler that hangs does not hold its key for ever
@@ -49,9 +48,7 @@ class Idempotent:
         # The hash is of what the user sent, before anything parses it.
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
-        parts = (environ["REQUEST_METHOD"],
-                 environ.get("REQUEST_URI") or quote(environ["PATH_INFO"]),
-                 environ.get("CONTENT_TYPE", ""))
+        parts = environ["REQUEST_METHOD"], target(environ), environ.get("CONTENT_TYPE", "")
         hashed = request_hash(*(part.encode("latin-1") for part in parts), body)
         # One token for this attempt, the same on every call and every retry:
         # the coordinator knows the sender of a call whose reply was lost.

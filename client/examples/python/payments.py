@@ -85,8 +85,9 @@ class Payments:
 
 class Handler(simple_server.WSGIRequestHandler):
     def get_environ(self):
-        # The target as it was sent, as other servers give it too.
-        return {**super().get_environ(), "REQUEST_URI": self.path}
+        # As it was sent: the target, and no content type where there is none.
+        return {**super().get_environ(), "REQUEST_URI": self.path,
+                "CONTENT_TYPE": self.headers.get("Content-Type", "")}
 
     def log_message(self, *_):
         pass

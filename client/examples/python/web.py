@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from urllib.parse import quote
 
 from idempotency.v1 import idempotency_pb2 as pb
 
@@ -23,6 +24,13 @@ def parse_key(header):
     if quoted:
         return re.sub(r"\\(.)", r"\1", quoted[1]) or None
     return header.strip() if _BARE.fullmatch(header.strip()) else None
+
+
+def target(environ):
+    """Path and query as they were sent, which WSGI itself does not keep."""
+    query = environ.get("QUERY_STRING", "")
+    return (environ.get("REQUEST_URI") or environ.get("RAW_URI")
+            or quote(environ.get("PATH_INFO", "")) + ("?" + query if query else ""))
 
 
 def problem(status, kind, failure=None, retry_after=0.0):

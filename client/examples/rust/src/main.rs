@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
@@ -36,8 +37,11 @@ async fn pay(
     State(wallet): State<Arc<Wallet>>,
     Extension(execution): Extension<Execution>,
     headers: HeaderMap,
-    Json(payment): Json<Value>,
+    body: Bytes,
 ) -> Response {
+    let Ok(payment) = serde_json::from_slice(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
     let order = headers.get("x-wallet").map_or("", |order| order.to_str().unwrap_or(""));
     let Some((status, answer)) = wallet.charge(payment, &execution, order).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, Extension(NothingHappened)).into_response();
