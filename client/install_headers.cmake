@@ -1,6 +1,6 @@
-# Run by `cmake --install`, with `headers`, `rewritten_folder` and
-# `header_folder` (below the prefix) set by package.cmake.
-set(rewritten)
+# Run by `cmake --install`, with `headers` (in `client_folder` or below),
+# `rewritten_folder` and `header_folder` (below the prefix) set by
+# package.cmake.
 foreach(header IN LISTS headers)
   file(READ "${header}" text)
   string(REPLACE "#include \"client/" "#include \"idempotency/client/" text
@@ -9,9 +9,9 @@ foreach(header IN LISTS headers)
     message(FATAL_ERROR "${header}: includes a header of the client otherwise "
       "than by #include \"client/NAME.h\"")
   endif()
-  get_filename_component(name "${header}" NAME)
+  file(RELATIVE_PATH name "${client_folder}" "${header}")
   file(WRITE "${rewritten_folder}/${name}" "${text}")
-  list(APPEND rewritten "${rewritten_folder}/${name}")
+  get_filename_component(folder "${name}" DIRECTORY)
+  file(INSTALL FILES "${rewritten_folder}/${name}"
+       DESTINATION "${CMAKE_INSTALL_PREFIX}/${header_folder}/${folder}")
 endforeach()
-file(INSTALL FILES ${rewritten}
-     DESTINATION "${CMAKE_INSTALL_PREFIX}/${header_folder}")

@@ -75,8 +75,9 @@ Operation OperationOf(const OnceRule& rule, std::string_view method,
                          .max_run_time = rule.max_run_time};
   operation.wait =
       std::min(rule.wait, std::max(left - kAnswerTime, milliseconds(0)));
-  operation.claim_timeout =
-      std::clamp(left, kClaimTimeoutMin, operation.claim_timeout);
+  operation.claim_timeout = std::clamp(
+      left, std::min(kClaimTimeoutMin, rule.claim_timeout), rule.claim_timeout);
+  operation.finalize_timeout = rule.finalize_timeout;
   return operation;
 }
 

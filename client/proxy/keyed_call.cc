@@ -31,9 +31,8 @@ bool IsMadeUp(const GrpcAnswer& answer) {
   }
 }
 
-}  // namespace
-
-FunctionResult KeyedCall::Judge(const UpstreamAnswer& upstream) {
+// What is done with an answer of the service's, or with the lack of one.
+FunctionResult Judge(const UpstreamAnswer& upstream) {
   const absl::Status status = ToAbslStatus(upstream.answer.status);
   if (!upstream.sent) return NothingHappened{status};
   if (IsMadeUp(upstream.answer) || LeavesUnknown(upstream.answer.status)) {
@@ -41,6 +40,8 @@ FunctionResult KeyedCall::Judge(const UpstreamAnswer& upstream) {
   }
   return Executed{ToResponse(upstream.answer)};
 }
+
+}  // namespace
 
 KeyedCall::KeyedCall(RunOnce& once, std::shared_ptr<GrpcUpstream> upstream,
                      std::shared_ptr<const GrpcRoute> route, std::string key,

@@ -20,9 +20,6 @@ namespace idempotency::internal {
 class KeyedCall final : public grpc::ServerGenericBidiReactor,
                         public std::enable_shared_from_this<KeyedCall> {
  public:
-  // What is done with an answer of the service's, or with the lack of one.
-  static FunctionResult Judge(const UpstreamAnswer& upstream);
-
   KeyedCall(RunOnce& once, std::shared_ptr<GrpcUpstream> upstream,
             std::shared_ptr<const GrpcRoute> route, std::string key,
             std::shared_ptr<void> slot,

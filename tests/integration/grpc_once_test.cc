@@ -15,9 +15,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "client/status.h"
+#include "tests/integration/fault_calls.h"
 #include "tests/integration/grpc_shop.h"
 #include "tests/integration/once_fixture.h"
 #include "tests/support/port.h"
+#include "tests/support/tcp_gate.h"
 
 namespace idempotency {
 namespace {
@@ -472,6 +474,7 @@ class GrpcOnceOutageTest : public GrpcOnceTest {
   std::unique_ptr<Shop> OpenWithoutCoordinator(Wallet wallet, bool fail_open) {
     OnceRule rule = ARule();
     rule.fail_open = fail_open;
+    rule.claim_timeout = milliseconds(300);
     return Shop::Open(
         GetParam(),
         RunOnce::Connect("127.0.0.1:" + std::to_string(FreePort()),
@@ -509,6 +512,33 @@ TEST_P(GrpcOnceOutageTest, WithoutACoordinatorItRunsWhereTheRuleFailsOpen) {
 
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(answer.reply.payment(), "unprotected");
+}
+
+// The sender goes on.
+TEST_P(GrpcOnceOutageTest, WhoseAnswerCannotBeRecordedInTimeGetsItAllTheSame) {
+  const auto gate = Require(TcpGate::Make(replica().port()));
+  OnceRule rule = ARule();
+  rule.finalize_timeout = milliseconds(300);
+  const std::shared_ptr<RunOnce> once =
+      RunOnce::Connect("127.0.0.1:" + std::to_string(gate->port()));
+  const auto shop =
+      Shop::Open(GetParam(), once, {.rule = rule, .wallet = [&](auto&, auto&) {
+                                      gate->BlackHole();
+                                      return Charged{.payment = "paid"};
+                                    }});
+  const std::string key = NewKey();
+
+  const ChargeAnswer first = ChargeOnce(shop->port(), key);
+  EXPECT_TRUE(first.status.ok()) << first.status.error_message();
+  EXPECT_EQ(first.reply.payment(), "paid");
+  EXPECT_EQ(RecordAt(key).state(), v1::Record::STATE_IN_PROGRESS);
+  gate->Open();
+  gate->CutAll();
+
+  WaitUntil([&] { return once->operations() == 0; });
+  const ChargeAnswer second = ChargeOnce(shop->port(), key);
+  EXPECT_EQ(second.reply.payment(), "paid");
+  EXPECT_TRUE(second.replayed());
 }
 
 // ------------------------------------------------------------- from way to way

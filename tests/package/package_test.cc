@@ -217,8 +217,10 @@ TEST_F(PackageTest, EveryHeaderCompilesAloneAndBesideTheOthers) {
   const fs::path sources = Folder() / "headers";
   fs::create_directory(sources);
   std::ofstream all(sources / "all.cc");
-  for (const std::string folder : {"idempotency/client", "idempotency/v1"}) {
+  for (const std::string folder :
+       {"idempotency/client", "idempotency/client/grpc", "idempotency/v1"}) {
     for (const std::string& name : NamesIn(Prefix() / "include" / folder)) {
+      if (!name.ends_with(".h")) continue;
       const std::string line =
           absl::StrCat("#include \"", folder, "/", name, "\"\n");
       all << line;
