@@ -2,7 +2,6 @@
 // is told, by the wrapper of synchronous services, by that of callback services
 // and by the sidecar.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,16 +9,11 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "client/status.h"
-#include "tests/integration/fault_calls.h"
-#include "tests/integration/grpc_shop.h"
-#include "tests/integration/once_fixture.h"
-#include "tests/support/port.h"
-#include "tests/support/tcp_gate.h"
+#include "tests/integration/grpc_once_fixture.h"
 
 namespace idempotency {
 namespace {
@@ -32,49 +26,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Pair;
 
-OnceRule ARule(const std::string& policy = "default") {
-  return {.scope = "tests/wire", .policy = policy, .wait = milliseconds(0)};
-}
-
-Charged MustNotCharge(const Attempt&, const tests::ChargeRequest&) {
-  ADD_FAILURE() << "it was charged";
-  return {};
-}
-
-class GrpcOnceTest : public RunOnceTest,
-                     public testing::WithParamInterface<Way> {
- protected:
-  std::unique_ptr<Shop> Open(Wallet wallet, const OnceRule& rule = ARule(),
-                             WalletLookup lookup = nullptr) {
-    return Shop::Open(GetParam(), service_once_,
-                      {.rule = rule,
-                       .wallet = std::move(wallet),
-                       .lookup = std::move(lookup)});
-  }
-
-  static v1::Record RecordAt(const std::string& key) {
-    Operation operation = AnOperation();
-    operation.key = key;
-    return RecordOf(operation);
-  }
-
-  // An attempt for the key whose outcome nobody knows.
-  void AbandonAt(const std::string& key, const OnceRule& rule) {
-    const auto shop =
-        Open([](auto&, auto&) { return Charged{.throws = true}; }, rule);
-    const ChargeAnswer answer = ChargeOnce(shop->port(), key);
-    EXPECT_EQ(answer.status.error_code(), StatusCode::UNKNOWN)
-        << answer.status.error_message();
-  }
-
-  const std::shared_ptr<RunOnce> service_once_ =
-      RunOnce::Connect(replica().target());
-};
-
-INSTANTIATE_TEST_SUITE_P(Ways, GrpcOnceTest,
-                         testing::Values(Way::kSync, Way::kCallback,
-                                         Way::kProxy),
-                         [](const auto& way) { return NameOf(way.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, GrpcOnceTest, EachWay(), WayName);
 
 // ---------------------------------------------------------------- one
 // execution
@@ -222,8 +174,7 @@ TEST_P(GrpcOnceTest, WhoWaitsLongEnoughGetsTheOthersAnswer) {
   const auto shop = Open(
       [&](auto&, auto&) {
         asked.Notify();
-        // So that the other one is waiting, as a rule.
-        std::this_thread::sleep_for(milliseconds(300));
+        WaitUntil([&] { return service_once_->operations() == 2; });
         return Charged{.payment = "the first one's"};
       },
       rule);
@@ -328,15 +279,18 @@ TEST_P(GrpcOnceTest, AServerErrorIsAnsweredAndTheNextOneIsTold) {
 }
 
 TEST_P(GrpcOnceTest, AServerErrorIsReplayedWhereThePolicySaysSo) {
-  const std::string policy = "recording" + NameOf(GetParam());
-  AddPolicy(policy, "'30 s', '1 h', '1 h', 'take_over', 'record'");
+  static const bool added = [] {
+    AddPolicy("recording", "'30 s', '1 h', '1 h', 'take_over', 'record'");
+    return true;
+  }();
+  ASSERT_TRUE(added);
   std::atomic<int> charges{0};
   const auto shop = Open(
       [&](auto&, auto&) {
         ++charges;
         return Charged{.status = {StatusCode::INTERNAL, "broken", "details"}};
       },
-      ARule(policy));
+      ARule("recording"));
   const std::string key = NewKey();
 
   ChargeOnce(shop->port(), key);
@@ -464,134 +418,6 @@ TEST_P(GrpcOnceTest, WhoHangsUpWhileItWaitsIsNotClaimedFor) {
   EXPECT_EQ(status.error_code(), StatusCode::CANCELLED);
   WaitUntil([&] { return service_once_->operations() == 0; });
   EXPECT_EQ(WireTest::RecordOf(other).attempt(), 1);
-}
-
-// ---------------------------------------------------------------- no
-// coordinator
-
-class GrpcOnceOutageTest : public GrpcOnceTest {
- protected:
-  std::unique_ptr<Shop> OpenWithoutCoordinator(Wallet wallet, bool fail_open) {
-    OnceRule rule = ARule();
-    rule.fail_open = fail_open;
-    rule.claim_timeout = milliseconds(300);
-    return Shop::Open(
-        GetParam(),
-        RunOnce::Connect("127.0.0.1:" + std::to_string(FreePort()),
-                         {.finish_timeout = milliseconds(100)}),
-        {.rule = rule, .wallet = std::move(wallet)});
-  }
-  static ChargeAnswer Ask(const Shop& shop) {
-    return ChargeAt(shop.port(), {{kKeyMetadata, NewKey()}});
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Ways, GrpcOnceOutageTest,
-                         testing::Values(Way::kSync, Way::kCallback,
-                                         Way::kProxy),
-                         [](const auto& way) { return NameOf(way.param); });
-
-TEST_P(GrpcOnceOutageTest, WithoutACoordinatorNobodyIsCharged) {
-  const auto shop = OpenWithoutCoordinator(MustNotCharge, false);
-
-  const ChargeAnswer answer = Ask(*shop);
-
-  EXPECT_EQ(answer.status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_NE(answer.reason(), "");
-}
-
-TEST_P(GrpcOnceOutageTest, WithoutACoordinatorItRunsWhereTheRuleFailsOpen) {
-  const auto shop = OpenWithoutCoordinator(
-      [](const Attempt& attempt, auto&) {
-        EXPECT_EQ(attempt.number, 0);
-        return Charged{.payment = "unprotected"};
-      },
-      true);
-
-  const ChargeAnswer answer = Ask(*shop);
-
-  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
-  EXPECT_EQ(answer.reply.payment(), "unprotected");
-}
-
-// The sender goes on.
-TEST_P(GrpcOnceOutageTest, WhoseAnswerCannotBeRecordedInTimeGetsItAllTheSame) {
-  const auto gate = Require(TcpGate::Make(replica().port()));
-  OnceRule rule = ARule();
-  rule.finalize_timeout = milliseconds(300);
-  const std::shared_ptr<RunOnce> once =
-      RunOnce::Connect("127.0.0.1:" + std::to_string(gate->port()));
-  const auto shop =
-      Shop::Open(GetParam(), once, {.rule = rule, .wallet = [&](auto&, auto&) {
-                                      gate->BlackHole();
-                                      return Charged{.payment = "paid"};
-                                    }});
-  const std::string key = NewKey();
-
-  const ChargeAnswer first = ChargeOnce(shop->port(), key);
-  EXPECT_TRUE(first.status.ok()) << first.status.error_message();
-  EXPECT_EQ(first.reply.payment(), "paid");
-  EXPECT_EQ(RecordAt(key).state(), v1::Record::STATE_IN_PROGRESS);
-  gate->Open();
-  gate->CutAll();
-
-  WaitUntil([&] { return once->operations() == 0; });
-  const ChargeAnswer second = ChargeOnce(shop->port(), key);
-  EXPECT_EQ(second.reply.payment(), "paid");
-  EXPECT_TRUE(second.replayed());
-}
-
-// ------------------------------------------------------------- from way to way
-
-class GrpcWaysTest : public RunOnceTest {};
-
-std::string BytesAt(int port, const std::string& key) {
-  grpc::GenericStub stub(ChannelTo(port));
-  grpc::ClientContext context;
-  context.AddMetadata(kKeyMetadata, key);
-  const std::string request = AnOrder().SerializeAsString();
-  const grpc::Slice slice(request);
-  grpc::ByteBuffer sent(&slice, 1);
-  grpc::ByteBuffer received;
-  absl::Notification done;
-  grpc::Status status;
-  stub.UnaryCall(&context, kChargePath, {}, &sent, &received,
-                 [&](const grpc::Status& ended) {
-                   status = ended;
-                   done.Notify();
-                 });
-  done.WaitForNotification();
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  std::vector<grpc::Slice> slices;
-  EXPECT_TRUE(received.Dump(&slices).ok());
-  std::string bytes;
-  for (const grpc::Slice& part : slices) {
-    bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
-  }
-  return bytes;
-}
-
-TEST_F(GrpcWaysTest, WhatOneWayRecordsEachReplaysByteForByte) {
-  const std::shared_ptr<RunOnce> once = RunOnce::Connect(replica().target());
-  std::atomic<int> charges{0};
-  std::vector<std::unique_ptr<Shop>> shops;
-  for (const Way way : {Way::kSync, Way::kCallback, Way::kProxy}) {
-    shops.push_back(Shop::Open(
-        way, once, {.rule = ARule(), .wallet = [&](auto&, auto&) {
-                      ++charges;
-                      return Charged{.receipt = std::string("\0\n\xff", 3)};
-                    }}));
-  }
-
-  for (const auto& first : shops) {
-    const std::string key = NewKey();
-    const std::string bytes = BytesAt(first->port(), key);
-    EXPECT_FALSE(bytes.empty());
-    for (const auto& next : shops) {
-      EXPECT_EQ(BytesAt(next->port(), key), bytes);
-    }
-  }
-  EXPECT_EQ(charges, 3);
 }
 
 }  // namespace
