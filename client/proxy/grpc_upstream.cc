@@ -131,6 +131,9 @@ void GrpcUpstream::SendWhenConnected(const std::shared_ptr<UnaryCall>& call) {
 }
 
 void GrpcUpstream::Send(const std::shared_ptr<UnaryCall>& call) {
+  if (call->request.may_be_sent && !call->request.may_be_sent()) {
+    return call->AnswerNotSent("the claim was lost before a connection was");
+  }
   for (const auto& [name, value] : call->request.metadata) {
     call->context.AddMetadata(name, value);
   }

@@ -35,12 +35,14 @@ struct UpstreamRequest {
   std::string method;  // path
   GrpcMetadata metadata;
   std::string message;
+  // Asked right before it is sent; null: it may.
+  std::function<bool()> may_be_sent;
 };
 
 struct UpstreamAnswer {
   GrpcAnswer answer;
   GrpcMetadata initial_metadata = {};
-  // Nothing was sent: there was no connection.
+  // False: nothing was, for want of a connection or because it might no more.
   bool sent = true;
 };
 

@@ -1,5 +1,6 @@
 // gRPC services that execute once while the coordinator is away, and beside
 // each other on one record.
+#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
@@ -20,6 +21,9 @@ namespace {
 
 using grpc::StatusCode;
 using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
 
 // ---------------------------------------------------------------- no
 // coordinator
@@ -30,12 +34,20 @@ class GrpcOnceOutageTest : public GrpcOnceTest {
     OnceRule rule = ARule();
     rule.fail_open = fail_open;
     rule.claim_timeout = milliseconds(300);
+    rule.notice = [this](std::string_view method, const RunResult& result) {
+      notices_.push_back(std::string(method) + ": " +
+                         std::string(NameOf(result.outcome)));
+    };
     return Shop::Open(
         GetParam(),
         RunOnce::Connect("127.0.0.1:" + std::to_string(FreePort()),
                          {.finish_timeout = milliseconds(100)}),
         {.rule = rule, .wallet = std::move(wallet)});
   }
+
+  // Before the caller is answered.
+  std::vector<std::string> notices_;
+
   static ChargeAnswer Ask(const Shop& shop) {
     return ChargeAt(shop.port(), {{kKeyMetadata, NewKey()}});
   }
@@ -49,7 +61,9 @@ TEST_P(GrpcOnceOutageTest, WithoutACoordinatorNobodyIsCharged) {
   const ChargeAnswer answer = Ask(*shop);
 
   EXPECT_EQ(answer.status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_NE(answer.reason(), "");
+  EXPECT_EQ(answer.reason(), "UNAVAILABLE");
+  EXPECT_THAT(notices_, ElementsAre(AllOf(HasSubstr("Unavailable"),
+                                          HasSubstr(kChargePath))));
 }
 
 TEST_P(GrpcOnceOutageTest, WithoutACoordinatorItRunsWhereTheRuleFailsOpen) {
