@@ -28,8 +28,9 @@ struct OnceRule {
   bool fail_open = false;
   std::optional<std::chrono::milliseconds> lease = std::nullopt;
   std::optional<std::chrono::milliseconds> max_run_time = std::nullopt;
-  // Both less where the call's deadline comes earlier.
-  std::chrono::milliseconds wait{30'000};
+  // How long a duplicate waits for the other one's end. This and the next one
+  // are less where the call's deadline comes earlier.
+  std::chrono::milliseconds wait{0};
   std::chrono::milliseconds claim_timeout{5'000};
   std::chrono::milliseconds finalize_timeout{5'000};
   std::string owner = {};

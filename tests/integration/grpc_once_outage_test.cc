@@ -1,7 +1,9 @@
-// gRPC services that execute once while the coordinator is away, and beside
-// each other on one record.
+// gRPC services that execute once while the coordinator is away, beside each
+// other on one record, and as the README shows them.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,6 +29,32 @@ using testing::HasSubstr;
 
 // ---------------------------------------------------------------- no
 // coordinator
+
+// What the README's example has around it.
+namespace shop = tests;
+struct ReadmeWallet {
+  grpc::Status Charge(const shop::ChargeRequest&, const std::string&,
+                      shop::ChargeReply*) {
+    ADD_FAILURE() << "it was charged";
+    return grpc::Status::OK;
+  }
+  ResolverResult Find(const std::string&, shop::ChargeReply*) {
+    return NeverExecuted{};
+  }
+} wallet;
+#include "grpc_readme.inc"
+
+TEST(GrpcReadmeTest, TheExampleAsksForAKey) {
+  PaymentsService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+
+  EXPECT_EQ(ChargeAt(port, {}).reason(), "KEY_MISSING");
+}
 
 class GrpcOnceOutageTest : public GrpcOnceTest {
  protected:
