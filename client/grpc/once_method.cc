@@ -115,7 +115,7 @@ Operation OperationFor(const OnceMethod& method,
 
 }  // namespace
 
-// ------------------------------------------------------------------- OnceCall
+// -------------------------------------------------------------------- OnceCall
 
 const std::string& OnceCall::downstream_key() const {
   static const std::string* const kNone = new std::string();
@@ -131,7 +131,7 @@ void OnceCall::AddTrailer(std::string name, std::string value) {
   trailers_.emplace_back(std::move(name), std::move(value));
 }
 
-// ---------------------------------------------------------------- synchronous
+// ----------------------------------------------------------------- synchronous
 
 grpc::Status CallOnce(RunOnce& once, const OnceMethod& method,
                       grpc::ServerContext& context, const MessageLite& request,
@@ -170,7 +170,7 @@ grpc::Status CallOnce(RunOnce& once, const OnceMethod& method,
   return Deliver(AnswerOf(result), FilledReply(result.outcome), context, reply);
 }
 
-// ------------------------------------------------------------------- callback
+// -------------------------------------------------------------------- callback
 
 namespace {
 

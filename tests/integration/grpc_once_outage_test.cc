@@ -27,8 +27,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// ---------------------------------------------------------------- no
-// coordinator
+// -------------------------------------------------------------- no coordinator
 
 // What the README's example has around it.
 namespace shop = tests;

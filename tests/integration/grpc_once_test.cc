@@ -28,8 +28,7 @@ using testing::Pair;
 
 INSTANTIATE_TEST_SUITE_P(Ways, GrpcOnceTest, EachWay(), WayName);
 
-// ---------------------------------------------------------------- one
-// execution
+// --------------------------------------------------------------- one execution
 
 TEST_P(GrpcOnceTest, TheFirstExecutesAndTheNextGetsItsAnswer) {
   std::atomic<int> charges{0};
@@ -134,8 +133,7 @@ TEST_P(GrpcOnceTest, WithoutAKeyItRunsWhereNoneIsRequired) {
   EXPECT_EQ(charges, 2);
 }
 
-// ------------------------------------------------------ somebody else's
-// attempt
+// ----------------------------------------------------- somebody else's attempt
 
 TEST_P(GrpcOnceTest, AnotherRequestWithTheKeyIsAMismatch) {
   const auto shop = Open([](auto&, auto&) { return Charged{}; });
@@ -220,8 +218,7 @@ TEST_P(GrpcOnceTest, WhoLosesTheClaimAnswersWithTheWinnersResponse) {
   EXPECT_TRUE(first.replayed());
 }
 
-// ------------------------------------------------------------- unknown
-// outcomes
+// ------------------------------------------------------------ unknown outcomes
 
 TEST_P(GrpcOnceTest, HeldInDoubtNobodyIsCharged) {
   const std::string key = NewKey();
@@ -340,8 +337,7 @@ TEST_P(GrpcOnceTest, WhatIsFoundOutAboutAnAttemptIsTheAnswerForAll) {
   }
 }
 
-// ------------------------------------------------------------------ long
-// replies
+// ---------------------------------------------------------------- long replies
 
 TEST_P(GrpcOnceTest, AReplyTooLongToKeepIsNeverReplayedEmpty) {
   std::size_t bytes = 0;
@@ -367,8 +363,7 @@ TEST_P(GrpcOnceTest, AReplyTooLongToKeepIsNeverReplayedEmpty) {
   EXPECT_EQ(charges, 2);
 }
 
-// ------------------------------------------------------------ callers that
-// leave
+// ---------------------------------------------------------- callers that leave
 
 TEST_P(GrpcOnceTest, ADeadlineThatPassesLosesNothing) {
   absl::Notification caller_left;

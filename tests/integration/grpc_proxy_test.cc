@@ -81,8 +81,7 @@ tests::ChargeRequest OrderOf(const std::string& order) {
   return request;
 }
 
-// ------------------------------------------------------------ what goes
-// through
+// ----------------------------------------------------------- what goes through
 
 TEST_F(GrpcProxyTest, AConversationGoesThroughBothWays) {
   grpc::ClientContext context;
@@ -221,8 +220,7 @@ TEST_F(GrpcProxyTest, MoreCallsThanAllowedAreRefused) {
   WaitUntil([&] { return ChargeOnce(small->port(), NewKey()).status.ok(); });
 }
 
-// ------------------------------------------------------------- calls with a
-// key
+// ------------------------------------------------------------ calls with a key
 
 TEST_F(GrpcProxyTest, TheServicesOwnMetadataReachesTheFirstCaller) {
   const std::string key = NewKey();
@@ -334,8 +332,7 @@ TEST_F(GrpcProxyTest, AStreamWithAKeyIsRefusedBeforeTheServiceIsAsked) {
   EXPECT_EQ(empty->Finish().error_code(), StatusCode::INVALID_ARGUMENT);
 }
 
-// -------------------------------------------------------------- routes and
-// ends
+// ------------------------------------------------------------- routes and ends
 
 TEST_F(GrpcProxyTest, TheRouteThatSaysMostCounts) {
   const auto route = [](const std::string& methods, const std::string& scope) {

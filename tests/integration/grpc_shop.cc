@@ -186,8 +186,7 @@ std::unique_ptr<Shop> Shop::Open(Way way, std::shared_ptr<RunOnce> once,
   return nullptr;
 }
 
-// ------------------------------------------------------------------ the
-// service
+// ----------------------------------------------------------------- the service
 
 struct PlainShop::Impl final : tests::Payments::Service {
   grpc::Status Charge(grpc::ServerContext* context,
@@ -267,8 +266,7 @@ int PlainShop::port() const { return impl_->port; }
 int PlainShop::watch_messages() const { return impl_->messages; }
 int PlainShop::watches_ended() const { return impl_->ended; }
 
-// ------------------------------------------------------------------ its
-// callers
+// ----------------------------------------------------------------- its callers
 
 bool ChargeAnswer::replayed() const {
   return ValueOf(trailers, kReplayedTrailer) == "true";

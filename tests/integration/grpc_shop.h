@@ -80,8 +80,7 @@ class PlainShop {
   const std::unique_ptr<Impl> impl_;
 };
 
-// ------------------------------------------------------------------ its
-// callers
+// ----------------------------------------------------------------- its callers
 
 struct ChargeAnswer {
   grpc::Status status;
