@@ -77,6 +77,8 @@ class GrpcUpstream : public std::enable_shared_from_this<GrpcUpstream> {
   std::optional<bool> Connected() const;
   void SendWhenConnected(const std::shared_ptr<UnaryCall>& call);
   void Send(const std::shared_ptr<UnaryCall>& call);
+  bool closed();
+  // False: it is closed.
   bool Enter(const std::shared_ptr<UnaryCall>& call);
   void Leave(const std::shared_ptr<UnaryCall>& call);
 
