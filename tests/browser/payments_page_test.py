@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""The page of the payments example, as somebody uses it in Chromium.
+
+usage: payments_page_test.py RUN_SH BUILD SCREENSHOTS
+
+Starts the example from the folder BUILD, clicks each button, and looks at what
+the page shows and at what the wallet has charged. Needs chromium,
+chromium-driver and python3-selenium. Screenshots go to the folder SCREENSHOTS.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+RUN_SH, BUILD, SCREENSHOTS = sys.argv[1:4]
+START_SECONDS = 60
+# Longer than any action takes: a lease of 3 s, waits of 2 s for the wallet.
+ACTION_SECONDS = 40
+DESKTOP = (1280, 1000)
+PHONE = (390, 844)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Example:
+    """run.sh, with a coordinator and a database of its own."""
+
+    def __init__(self, folder):
+        # The database's user must be able to reach its folder.
+        folder = pathlib.Path(folder)
+        folder.chmod(0o755)
+        environment = dict(
+            os.environ, IDEMPOTENCY_LISTEN=f"127.0.0.1:{free_port()}",
+            IDEMPOTENCY_DATA_DIR=str(folder / "data"))
+        self.lines = []
+        self._changed = threading.Condition()
+        self._process = subprocess.Popen(
+            [RUN_SH, f"--build={BUILD}", f"--port={free_port()}"],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.url = self._wait_for(r"in a browser: +(\S+)")
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+    def stop(self):
+        """Ends it; returns its exit status."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        status = self._process.wait(START_SECONDS)
+        self._reader.join()
+        self._process.stdout.close()
+        return status
+
+    def _read(self):
+        for line in self._process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self.lines.append("")
+            self._changed.notify_all()
+
+    def _wait_for(self, pattern):
+        until = time.monotonic() + START_SECONDS
+        with self._changed:
+            while True:
+                found = re.search(pattern, "".join(self.lines))
+                if found:
+                    return found[1]
+                ended = self.lines and not self.lines[-1]
+                if ended or not self._changed.wait(until - time.monotonic()):
+                    self._process.terminate()
+                    raise AssertionError(
+                        "it did not start:\n" + "".join(self.lines))
+
+
+def start_chromium(profile):
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or "chromium"
+    for switch in ("headless=new", "no-sandbox", "disable-gpu", "disable-quic",
+                   "no-first-run", "disable-background-networking",
+                   "disable-component-update", "disable-sync",
+                   "disable-dev-shm-usage", "hide-scrollbars",
+                   f"user-data-dir={profile}"):
+        options.add_argument(f"--{switch}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = shutil.which("chromedriver") or "chromedriver"
+    return webdriver.Chrome(service=Service(driver), options=options)
+
+
+class PaymentsPageTest(unittest.TestCase):
+    """One page, whose log grows from test to test."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.example = Example(cls.folder.name)
+        cls.addClassCleanup(cls.example.stop)
+        profile = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(profile.cleanup)
+        cls.browser = start_chromium(profile.name)
+        cls.addClassCleanup(cls.browser.quit)
+        os.makedirs(SCREENSHOTS, exist_ok=True)
+
+    def setUp(self):
+        self.browser.set_window_size(*DESKTOP)
+        self.browser.get(self.example.url)
+        self.seen_charges = len(self.example.get("ledger"))
+
+    def tearDown(self):
+        errors = [entry["message"] for entry in self.browser.get_log("browser")
+                  if "the server responded with a status of"
+                  not in entry["message"]]
+        self.assertEqual(errors, [])
+
+    def click(self, button):
+        """Returns when the action has ended."""
+        found = self.browser.find_element(By.ID, button)
+        found.click()
+        WebDriverWait(self.browser, ACTION_SECONDS, 0.05).until(
+            lambda _: found.is_enabled())
+
+    def tries(self):
+        """(decision, status) of each try on the page, the first one first."""
+        items = self.browser.find_elements(By.CSS_SELECTOR, "#log li")
+        return [(item.get_attribute("data-decision"),
+                 int(item.get_attribute("data-status")))
+                for item in reversed(items)]
+
+    def log_text(self):
+        return self.browser.find_element(By.ID, "log").text
+
+    def charges_on_page(self):
+        """How often each payment of this page was charged, as it shows."""
+        rows = self.browser.find_elements(
+            By.CSS_SELECTOR, "#ledger tr[data-key]")
+        return [int(row.get_attribute("data-charges")) for row in rows]
+
+    def verdict(self):
+        return self.browser.find_element(By.ID, "verdict").text
+
+    def assert_charged_once(self):
+        charges = self.example.get("ledger")
+        self.assertEqual(len(charges), self.seen_charges + 1)
+        by_key = collections.Counter(c["downstream_key"] for c in charges)
+        self.assertEqual(set(by_key.values()), {1})
+        self.assertEqual(self.charges_on_page(), [1])
+        self.assertRegex(self.verdict(), "^1 payment in .*charged twice")
+
+    def picture(self, name):
+        self.browser.save_screenshot(os.path.join(SCREENSHOTS, f"{name}.png"))
+
+    def test_pay_is_claimed_and_charged(self):
+        self.click("pay")
+        self.assertEqual(self.tries(), [("Claimed", 201)])
+        self.assert_charged_once()
+
+    def test_double_click_is_charged_once(self):
+        self.click("double-click")
+        tries = self.tries()
+        self.assertEqual(tries.count(("Claimed", 201)), 1)
+        self.assertEqual(tries.count(("Replay", 201)), 1)
+        others = set(tries) - {("Claimed", 201), ("Replay", 201)}
+        self.assertLessEqual(others, {("InProgress", 409)})
+        self.assert_charged_once()
+
+    def test_lost_answer_is_replayed(self):
+        self.click("lose-answer")
+        self.assertEqual(self.tries(), [("asked", 504), ("Replay", 201)])
+        self.assertIn("its answer is recorded", self.log_text())
+        self.assert_charged_once()
+
+    def test_silent_wallet_is_asked_what_it_did(self):
+        self.click("silent-wallet")
+        self.assertEqual(self.tries(), [("asked", 504), ("Resolved", 201)])
+        self.assertIn("is in doubt", self.log_text())
+        self.assertIn("did not learn what it had done", self.log_text())
+        self.assert_charged_once()
+
+    def test_dead_pods_payment_is_resolved_by_the_other_pod(self):
+        pods = {pod["process"] for pod in self.example.get("pods")}
+        self.click("kill-pod")
+        tries = self.tries()
+        self.assertEqual(tries[0], ("asked", 502))
+        self.assertEqual(tries[-1], ("Resolved", 201))
+        # How often the page comes before the lease is over is up to its clock.
+        self.assertLessEqual(set(tries[1:-1]), {("InProgress", 409)})
+        text = self.log_text()
+        dead = re.search(r"502 from (pod-[ab])", text)[1]
+        other = {"pod-a": "pod-b", "pod-b": "pod-a"}[dead]
+        self.assertIn(f"{other} took over from attempt 1 of {dead}, "
+                      "whose lease ended without a word", text)
+        self.assert_charged_once()
+        self.picture("killed")
+
+        def is_replaced(_):
+            now = {pod["process"] for pod in self.example.get("pods")}
+            return 0 not in now and len(now - pods) == 1
+        WebDriverWait(self.browser, ACTION_SECONDS, 0.1).until(is_replaced)
+
+    def test_other_amount_with_the_same_key_is_refused(self):
+        self.click("other-amount")
+        self.assertEqual(self.tries(), [("Claimed", 201), ("Mismatch", 422)])
+        self.assert_charged_once()
+
+    def test_all_of_it_on_one_page_and_on_a_phone(self):
+        buttons = ("pay", "double-click", "lose-answer", "other-amount")
+        for button in buttons:
+            self.click(button)
+        self.assertEqual(self.charges_on_page(), [1, 1, 1])
+        self.assertRegex(self.verdict(), "^3 payments in .*charged twice")
+        self.picture("desktop")
+        self.browser.set_window_size(*PHONE)
+        width, shown = self.browser.execute_script(
+            "return [document.documentElement.scrollWidth, innerWidth]")
+        self.assertLessEqual(width, shown, "the page is wider than a phone")
+        self.picture("phone")
+
+
+class EndOfExampleTest(unittest.TestCase):
+    def test_nothing_is_left_when_it_is_told_to_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            example = Example(folder)
+            self.assertEqual(example.stop(), 0)
+            left = [path for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+                    if folder.encode() in read_bytes(path)]
+            self.assertEqual(left, [])
+
+
+def read_bytes(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
