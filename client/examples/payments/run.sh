@@ -169,9 +169,9 @@ expect() { [[ $2 == "$3" ]] || wrong+=("$1: '$2' instead of '$3'"); }
 # new_key: the coordinator remembers those of before.
 new_key() { printf 'pay-%x-%04x%04x' "$EPOCHSECONDS" "$RANDOM" "$RANDOM"; }
 
-# pay NAME KEY AMOUNT: into files $work/NAME.*
+# pay NAME KEY AMOUNT: answers go into files $work/NAME.*
 pay() {
-  curl -sS --max-time 30 --json "{\"account\":\"alice\",\"amount_cents\":$3}" \
+  curl -sS --noproxy '*' --max-time 30 --json "{\"account\":\"alice\",\"amount_cents\":$3}" \
     -H "Idempotency-Key: $2" -o "$work/$1.body" -D "$work/$1.headers" \
     -w '%{http_code}' "$url/payments" >"$work/$1.status" || true
 }
@@ -184,7 +184,7 @@ replayed() {
 # charges KEY: how often the wallet took money for it.
 charges() {
   local downstream_key
-  downstream_key=$(curl -sS "$url/record?key=$1" |
+  downstream_key=$(curl -sS --noproxy '*' "$url/record?key=$1" |
     sed -n 's/.*"downstream_key":"\([^"]*\)".*/\1/p')
   grep -c "	${downstream_key:-none}	" "$work/ledger" || true
 }
@@ -274,7 +274,6 @@ END
 
 # Until Ctrl-C, or until a process ends by itself.
 stay_up() {
-  trap 'exit 0' INT TERM
   wait -n "${pid_of[@]}" 2>/dev/null || true
   tail -n 20 "$work"/*.log >&2 || true
   die "a process ended by itself"
@@ -289,6 +288,7 @@ main() {
     check
     return
   fi
+  trap 'exit 0' INT TERM
   say_how_to_go_on
   stay_up
 }
