@@ -41,7 +41,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 source tests/support/packages.sh
 install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
-  "${IDEMPOTENCY_TEST_PACKAGES[@]}"
+  "${IDEMPOTENCY_TEST_PACKAGES[@]}" "${IDEMPOTENCY_EXAMPLE_PACKAGES[@]}" \
+  "${IDEMPOTENCY_BROWSER_PACKAGES[@]}"
 ensure_promtool "$root/build/promtool"
 
 cmake -S . -B build -G Ninja -DIDEMPOTENCY_BUILD_TESTS=ON

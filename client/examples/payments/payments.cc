@@ -10,6 +10,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -19,7 +20,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/str_cat.h"
 #include "client/demo/night/wallet_client.h"
 #include "client/http/httplib_adapter.h"
 #include "client/http/middleware.h"
@@ -44,6 +44,8 @@ constexpr std::chrono::milliseconds kWalletTimeout{2000};
 // How long everybody waits for a pod that died with a payment in hand. In
 // earnest rather 30 s, which the policy says; nobody wants to watch that.
 constexpr std::chrono::milliseconds kLease{3000};
+
+constexpr std::size_t kBodyBytesMax = 16 * 1024;
 
 struct Payment {
   std::string account;
@@ -144,7 +146,9 @@ bool Run() {
   httplib::Server server;
   server.Post(
       "/payments",
-      guard.Wrap(
+      guard.WrapBounded(
+          kBodyBytesMax,
+          // Where callers do not trust each other, also .caller: who sends it.
           {.scope = "payments",
            .policy = "payment",  // hold what is in doubt, until it is resolved
            .owner = absl::GetFlag(FLAGS_name),
