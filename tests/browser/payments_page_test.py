@@ -32,7 +32,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 RUN_SH, BUILD, SCREENSHOTS = sys.argv[1:4]
 START_SECONDS = 60
-# Longer than any action takes: a lease of 3 s, waits of 2 s for the wallet.
+# Longer than any action takes: a lease and the wait for the wallet are 3 s.
 ACTION_SECONDS = 40
 DESKTOP = (1280, 1000)
 PHONE = (390, 844)
@@ -171,19 +171,23 @@ class PaymentsPageTest(unittest.TestCase):
 
     def tries(self):
         """(decision, status) of each try on the page, the first one first."""
-        items = self.browser.find_elements(By.CSS_SELECTOR, "#log li")
-        return [(item.get_attribute("data-decision"),
-                 int(item.get_attribute("data-status")))
-                for item in reversed(items)]
+        items = self.data_of("#log li", "item.dataset.decision",
+                             "Number(item.dataset.status)")
+        return [tuple(item) for item in reversed(items)]
+
+    def data_of(self, selector, *fields):
+        """Of each such element; at once, since the page changes meanwhile."""
+        return self.browser.execute_script(
+            f"return Array.from(document.querySelectorAll('{selector}'), "
+            f"(item) => [{', '.join(fields)}])")
 
     def log_text(self):
         return self.browser.find_element(By.ID, "log").text
 
     def charges_on_page(self):
         """How often each payment of this page was charged, as it shows."""
-        rows = self.browser.find_elements(
-            By.CSS_SELECTOR, "#ledger tr[data-key]")
-        return [int(row.get_attribute("data-charges")) for row in rows]
+        return [charges for charges, in self.data_of(
+            "#ledger tr[data-key]", "Number(item.dataset.charges)")]
 
     def verdict(self):
         return self.browser.find_element(By.ID, "verdict").text

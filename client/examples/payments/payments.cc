@@ -40,7 +40,7 @@ namespace {
 using night::LedgerEntry;
 using night::WalletClient;
 
-constexpr std::chrono::milliseconds kWalletTimeout{2000};
+constexpr std::chrono::milliseconds kWalletTimeout{3000};
 // How long everybody waits for a pod that died with a payment in hand. In
 // earnest rather 30 s, which the policy says; nobody wants to watch that.
 constexpr std::chrono::milliseconds kLease{3000};
