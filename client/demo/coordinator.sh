@@ -11,11 +11,9 @@ say() { printf '%s\n' "$*"; }
 # default_data_dir: the private database's. PostgreSQL does not run as root, and
 # what it becomes instead cannot look into root's home.
 default_data_dir() {
-  if ((EUID == 0)); then
-    printf '%s' "${IDEMPOTENCY_DATA_DIR:-/var/lib/idempotency}"
-  else
-    printf '%s' "${IDEMPOTENCY_DATA_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/idempotency}"
-  fi
+  local folder=/var/lib
+  ((EUID == 0)) || folder=${XDG_STATE_HOME:-$HOME/.local/state}
+  printf '%s' "${IDEMPOTENCY_DATA_DIR:-$folder/idempotency}"
 }
 
 # install_or_die PACKAGE...: says what it is about to fetch.

@@ -274,6 +274,11 @@ class PaymentsPageTest(unittest.TestCase):
             "return [document.documentElement.scrollWidth, innerWidth]")
         self.assertLessEqual(width, shown, "the page is wider than a phone")
         self.picture("phone")
+        self.browser.execute_script("scrollTo(0, document.body.scrollHeight)")
+        top = self.browser.execute_script(
+            "return document.getElementById('verdict')"
+            ".getBoundingClientRect().top")
+        self.assertGreaterEqual(top, 0, "the verdict is out of sight")
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
             "features": [{"name": "prefers-color-scheme", "value": "dark"}]})
         self.browser.set_window_size(*DESKTOP)
