@@ -171,9 +171,10 @@ new_key() { printf 'pay-%x-%04x%04x' "$EPOCHSECONDS" "$RANDOM" "$RANDOM"; }
 
 # pay NAME KEY AMOUNT: answers go into files $work/NAME.*
 pay() {
-  curl -sS --noproxy '*' --max-time 30 \
-    --json "{\"account\":\"alice\",\"amount_cents\":$3}" -H "Idempotency-Key: $2" -o "$work/$1.body" -D "$work/$1.headers" \
-    -w '%{http_code}' "$url/payments" >"$work/$1.status" || true
+  curl -sS --noproxy '*' --max-time 30 -H "Idempotency-Key: $2" \
+    --json "{\"account\":\"alice\",\"amount_cents\":$3}" \
+    -o "$work/$1.body" -D "$work/$1.headers" -w '%{http_code}' \
+    "$url/payments" >"$work/$1.status" || true
 }
 status_of() { cat "$work/$1.status"; }
 body_of() { cat "$work/$1.body"; }
