@@ -58,7 +58,7 @@ ARROWS = [
      "what decides in the client knows no gRPC")
     for part in ("attempt", "bulk_command", "bulk_queue", "coordinator",
                  "execution", "executor", "left_out", "once_", "operation",
-                 "retry", "status.h")
+                 "proxy/upstream_headers", "retry", "status.h")
 ] + [
     (f"client/http/{part}", rf"{GRPC}|<httplib",
      "the middleware knows no gRPC and no framework")
