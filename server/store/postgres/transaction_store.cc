@@ -1,0 +1,89 @@
+#include "server/store/postgres/transaction_store.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "server/core/optimistic_store.h"
+#include "server/store/postgres/fleet_rules.h"
+#include "server/store/postgres/migrator.h"
+#include "server/store/postgres/pg_row.h"
+#include "server/store/postgres/record_table.h"
+#include "server/store/postgres/sqlstate.h"
+#include "server/store/postgres/statement_runner.h"
+
+namespace idempotency {
+namespace {
+
+// bytea_output is read by pg_row.h; with another encoding of the client's, the
+// bytes of a key would be stored as other ones.
+constexpr Statement kDescribeSession = {"describe_session", R"sql(
+SELECT
+  current_setting('server_encoding') = 'UTF8'
+    AND current_setting('client_encoding') = 'UTF8'
+    AND current_setting('bytea_output') = 'hex',
+  (extract(epoch FROM statement_timestamp() - now()) * 1000000)::bigint
+)sql",
+                                        Effect::kRead, Plan::kFresh};
+
+class TransactionRunner final : public StatementRunner {
+ public:
+  explicit TransactionRunner(pqxx::dbtransaction& transaction)
+      : transaction_(transaction) {}
+
+  absl::StatusOr<pqxx::result> Run(const Statement& statement,
+                                   const Parameters& parameters) override {
+    try {
+      return pqxx_compat::RunUnnamed(transaction_, std::string(statement.sql),
+                                     parameters);
+    } catch (...) {
+      // Nothing is committed here, so that a lost answer leaves nothing.
+      return FailureOfCurrentException(statement.name, Phase::kRead).status;
+    }
+  }
+
+ private:
+  pqxx::dbtransaction& transaction_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> MakeTransactionStore(pqxx::dbtransaction& transaction,
+                                            const Clock& clock,
+                                            Metrics& metrics) {
+  return std::make_unique<OptimisticStore>(
+      std::make_unique<PgRecordTable>(
+          std::make_unique<TransactionRunner>(transaction)),
+      clock, metrics);
+}
+
+absl::StatusOr<RulesWithin> ReadRulesWithin(pqxx::dbtransaction& transaction) {
+  TransactionRunner runner(transaction);
+  const absl::StatusOr<pqxx::result> session = runner.Run(kDescribeSession, {});
+  if (!session.ok()) return session.status();
+  PgRow row((*session)[0]);
+  const bool usable = row.Bool(0);
+  const absl::Duration age = absl::Microseconds(row.Int8(1));
+  if (!row.ok()) {
+    return absl::InternalError("describe_session: an unexpected answer");
+  }
+  if (!usable) {
+    return absl::FailedPreconditionError(
+        "the database and the session must have the encoding UTF8 "
+        "(client_encoding), and bytea_output must be 'hex'");
+  }
+  if (absl::Status status = CheckSchema(runner); !status.ok()) return status;
+  absl::StatusOr<FleetRules> rules = ReadFleetRules(runner);
+  if (!rules.ok()) return rules.status();
+  return RulesWithin{.rules = *std::move(rules), .age_max = age};
+}
+
+void Abort(pqxx::dbtransaction& transaction) {
+  try {
+    transaction.abort();
+  } catch (const std::exception&) {
+    // Committed, or in doubt: it has ended otherwise, by the caller's doing.
+  }
+}
+
+}  // namespace idempotency
