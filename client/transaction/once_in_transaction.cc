@@ -244,12 +244,12 @@ absl::StatusOr<v1::ClaimResponse> OnceInTransaction::Claim(
   const absl::StatusOr<Parts::Rules> rules =
       parts_->Resolve(transaction, *command);
   if (!rules.ok()) return Refused(transaction, rules.status());
+  const auto store =
+      MakeTransactionStore(transaction, parts_->clock, parts_->metrics);
+  if (!store.ok()) return Refused(transaction, store.status());
   const ClaimCommand* const claims[] = {&*command};
   absl::StatusOr<ClaimOutcome> outcome =
-      MakeTransactionStore(transaction, parts_->clock, parts_->metrics)
-          ->ClaimBatch(claims)
-          .front()
-          .outcome;
+      (*store)->ClaimBatch(claims).front().outcome;
   if (!outcome.ok()) return Refused(transaction, outcome.status());
   v1::ClaimResponse response;
   const absl::Status written =
@@ -270,11 +270,12 @@ absl::StatusOr<v1::FinalizeResponse> OnceInTransaction::Finalize(
   // For the schema's sake: a claim may have been made elsewhere.
   const absl::Status known = parts_->RulesFor(transaction).status();
   if (!known.ok()) return Refused(transaction, known);
+  const auto store =
+      MakeTransactionStore(transaction, parts_->clock, parts_->metrics);
+  if (!store.ok()) return Refused(transaction, store.status());
   const FinalizeCommand* const finalizes[] = {&*command};
   const absl::StatusOr<FinalizeOutcome> outcome =
-      MakeTransactionStore(transaction, parts_->clock, parts_->metrics)
-          ->FinalizeBatch(finalizes)
-          .front();
+      (*store)->FinalizeBatch(finalizes).front();
   if (!outcome.ok()) return Refused(transaction, outcome.status());
   v1::FinalizeResponse response;
   ToProto(*outcome, response);

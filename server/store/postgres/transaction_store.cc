@@ -15,12 +15,10 @@
 namespace idempotency {
 namespace {
 
-// bytea_output is read by pg_row.h; with another encoding of the client's, the
-// bytes of a key would be stored as other ones.
+// pg_row.h reads no other bytea_output.
 constexpr Statement kDescribeSession = {"describe_session", R"sql(
 SELECT
   current_setting('server_encoding') = 'UTF8'
-    AND current_setting('client_encoding') = 'UTF8'
     AND current_setting('bytea_output') = 'hex',
   (extract(epoch FROM statement_timestamp() - now()) * 1000000)::bigint
 )sql",
@@ -34,6 +32,8 @@ class TransactionRunner final : public StatementRunner {
   absl::StatusOr<pqxx::result> Run(const Statement& statement,
                                    const Parameters& parameters) override {
     try {
+      if (!begun_) pqxx_compat::Begin(transaction_);
+      begun_ = true;
       return pqxx_compat::RunUnnamed(transaction_, std::string(statement.sql),
                                      parameters);
     } catch (...) {
@@ -44,13 +44,26 @@ class TransactionRunner final : public StatementRunner {
 
  private:
   pqxx::dbtransaction& transaction_;
+  bool begun_ = false;
 };
+
+// What libpq knows, without asking the database. Empty if the session is gone.
+std::string EncodingOf(const pqxx::dbtransaction& transaction) {
+  try {
+    return transaction.conn().get_client_encoding();
+  } catch (const std::exception&) {
+    return "";
+  }
+}
 
 }  // namespace
 
-std::unique_ptr<Store> MakeTransactionStore(pqxx::dbtransaction& transaction,
-                                            const Clock& clock,
-                                            Metrics& metrics) {
+absl::StatusOr<std::unique_ptr<Store>> MakeTransactionStore(
+    pqxx::dbtransaction& transaction, const Clock& clock, Metrics& metrics) {
+  // In another one, the bytes of a key would be stored as other ones.
+  if (EncodingOf(transaction) != "UTF8") {
+    return absl::FailedPreconditionError("client_encoding must be UTF8");
+  }
   return std::make_unique<OptimisticStore>(
       std::make_unique<PgRecordTable>(
           std::make_unique<TransactionRunner>(transaction)),
@@ -69,8 +82,8 @@ absl::StatusOr<RulesWithin> ReadRulesWithin(pqxx::dbtransaction& transaction) {
   }
   if (!usable) {
     return absl::FailedPreconditionError(
-        "the database and the session must have the encoding UTF8 "
-        "(client_encoding), and bytea_output must be 'hex'");
+        "the database must have the encoding UTF8, and bytea_output must be "
+        "hex");
   }
   if (absl::Status status = CheckSchema(runner); !status.ok()) return status;
   absl::StatusOr<FleetRules> rules = ReadFleetRules(runner);

@@ -28,10 +28,10 @@ namespace idempotency {
 // A store for as long as the transaction lasts; `transaction`, `clock` and
 // `metrics` must outlive it. Any answer that is neither an outcome nor an error
 // of errors.h leaves the transaction of no use: it is to be aborted, which
-// undoes all of it, whatever the code says about effects.
-std::unique_ptr<Store> MakeTransactionStore(pqxx::dbtransaction& transaction,
-                                            const Clock& clock,
-                                            Metrics& metrics);
+// undoes all of it, whatever the code says about effects. FAILED_PRECONDITION
+// where the session's encoding is none that keys can be sent in.
+absl::StatusOr<std::unique_ptr<Store>> MakeTransactionStore(
+    pqxx::dbtransaction& transaction, const Clock& clock, Metrics& metrics);
 
 struct RulesWithin {
   FleetRules rules{};
