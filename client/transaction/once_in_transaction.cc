@@ -223,8 +223,15 @@ struct OnceInTransaction::Parts {
     return current;
   }
 
+  absl::StatusOr<std::unique_ptr<Store>> StoreIn(
+      pqxx::dbtransaction& transaction) {
+    return MakeTransactionStore(
+        transaction, options.pooled ? nullptr : &prepared, clock, metrics);
+  }
+
   const OnceInTransactionOptions options;
   const SystemClock clock;
+  PreparedStatements prepared{clock};
   Metrics metrics;  // What every store counts; nobody reads these.
 
   Mutex mutex;
@@ -244,8 +251,7 @@ absl::StatusOr<v1::ClaimResponse> OnceInTransaction::Claim(
   const absl::StatusOr<Parts::Rules> rules =
       parts_->Resolve(transaction, *command);
   if (!rules.ok()) return Refused(transaction, rules.status());
-  const auto store =
-      MakeTransactionStore(transaction, parts_->clock, parts_->metrics);
+  const auto store = parts_->StoreIn(transaction);
   if (!store.ok()) return Refused(transaction, store.status());
   const ClaimCommand* const claims[] = {&*command};
   absl::StatusOr<ClaimOutcome> outcome =
@@ -270,8 +276,7 @@ absl::StatusOr<v1::FinalizeResponse> OnceInTransaction::Finalize(
   // For the schema's sake: a claim may have been made elsewhere.
   const absl::Status known = parts_->RulesFor(transaction).status();
   if (!known.ok()) return Refused(transaction, known);
-  const auto store =
-      MakeTransactionStore(transaction, parts_->clock, parts_->metrics);
+  const auto store = parts_->StoreIn(transaction);
   if (!store.ok()) return Refused(transaction, store.status());
   const FinalizeCommand* const finalizes[] = {&*command};
   const absl::StatusOr<FinalizeOutcome> outcome =

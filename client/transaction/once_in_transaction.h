@@ -37,10 +37,10 @@
 //
 // While a transaction holds a key, another claim of it waits for its end, for
 // as long as the session's lock_timeout allows (SQLSTATE 55P03 then, which is
-// UNAVAILABLE and never InProgress); a claim through a coordinator is told
-// UNAVAILABLE after some tenths of a second. So keep transactions short, set
-// lock_timeout, and claim several keys in one order everywhere, lest they
-// deadlock (40P01).
+// UNAVAILABLE and never InProgress); a claim through a coordinator is tried
+// again until its deadline and then told UNAVAILABLE. So keep transactions
+// short, set lock_timeout, and claim several keys in one order everywhere, lest
+// they deadlock (40P01).
 //
 // Isolation. READ COMMITTED sees what the one that was waited for has written.
 // Under REPEATABLE READ and SERIALIZABLE a record that was written after the
@@ -54,11 +54,13 @@
 // Finalize, not from the commit.
 //
 // The session: libpqxx 6.4 or newer, client_encoding UTF8, bytea_output hex
-// (both are the usual ones); the tables are found through its search_path.
-// Nothing of it is changed, no statement is prepared: a pooler in transaction
-// mode will do. The role needs the grants of migrations/README.md. Somebody has
-// to delete expired records: a coordinator on this database, or
-// `idempotency-server --sweep_only`.
+// (both are the usual ones); the tables are found through its search_path. No
+// setting of it is changed. Up to five statements are prepared in it, under
+// names that begin with "idempotency_"; where DISCARD ALL took them away, one
+// transaction is told UNAVAILABLE, and the next prepares them again. The role
+// needs the grants of migrations/README.md. Somebody has to delete expired
+// records: a coordinator on this database, or `idempotency-server
+// --sweep_only`.
 #ifndef IDEMPOTENCY_CLIENT_TRANSACTION_ONCE_IN_TRANSACTION_H_
 #define IDEMPOTENCY_CLIENT_TRANSACTION_ONCE_IN_TRANSACTION_H_
 
@@ -82,6 +84,9 @@ struct OnceInTransactionOptions {
   // As the server's --downstream_namespace: empty for the database's own. All
   // who share the records must have the same.
   std::string downstream_namespace = {};
+  // The connections lead to a pooler in transaction mode (PgBouncer): nothing
+  // is prepared, which costs the database several times as much.
+  bool pooled = false;
   // Longest body that is recorded, at most 3 MiB; a longer one is left out.
   std::size_t body_bytes_max = std::size_t{1024} * 1024;
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -14,6 +15,28 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
+
+std::string Problem(RunOutcome outcome, const absl::Status& status) {
+  return std::string(NameOf(outcome)) + ": " + status.ToString();
+}
+
+std::string Answer(const v1::Response& response) { return response.body(); }
+
+// As the README has it.
+std::string PlaceOrder(
+    OnceInTransaction& once, pqxx::connection& connection,
+    const std::string& key, const std::string& hash,
+    const std::function<std::string(pqxx::work&)>& InsertOrder) {
+  pqxx::work work(connection);
+  const idempotency::RunResult result =
+      once.Run(work, {.scope = "orders", .key = key, .request_hash = hash},
+               [&](const idempotency::v1::Claimed&) {
+                 return idempotency::MakeResponse(201, InsertOrder(work));
+               });
+  if (!result.has_response()) return Problem(result.outcome, result.status);
+  work.commit();
+  return Answer(result.response);
+}
 
 class OnceInTransactionTest : public TransactionTest {
  protected:
@@ -69,6 +92,22 @@ TEST_F(OnceInTransactionTest, RowsAndResponseAreCommittedTogether) {
             result.response.SerializeAsString());
   EXPECT_EQ(record.attempt(), 1);
   EXPECT_EQ(record.policy(), "default");
+}
+
+TEST_F(OnceInTransactionTest, TheLinesOfTheReadmePlaceAnOrderOnce) {
+  const std::string key = RandomKey();
+  const std::string hash(32, 'h');
+  const auto insert = [&](pqxx::work& work) {
+    work.exec("INSERT INTO orders (key) VALUES ('" + key + "')");
+    return "order of " + key;
+  };
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_EQ(PlaceOrder(once_, connection_, key, hash, insert),
+              "order of " + key);
+  }
+  EXPECT_EQ(Orders(key), "1");
+  EXPECT_THAT(PlaceOrder(once_, connection_, key, hash + "2", insert),
+              HasSubstr("Mismatch"));
 }
 
 TEST_F(OnceInTransactionTest, WhoeverComesNextIsGivenTheResponse) {
@@ -410,6 +449,45 @@ TEST_F(OnceInTransactionTest, TheDatabaseMustBeOneThatItKnows) {
                   "INSERT INTO idempotency_schema (version, name, major) "
                   "VALUES (999999, 'of_tomorrow', true)"),
               HasSubstr("999999"));
+}
+
+TEST_F(OnceInTransactionTest, StatementsThatWereDiscardedArePreparedAgain) {
+  for (int i = 0; i < 30; ++i) MustOrder(RandomKey());
+  const auto prepared = [&] {
+    pqxx::nontransaction session(connection_);
+    return session
+        .exec(
+            "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE "
+            "'idempotency\\_%'")[0][0]
+        .as<int>();
+  };
+  EXPECT_EQ(prepared(), 2);
+  pqxx::nontransaction(connection_).exec("DISCARD ALL");
+  {
+    pqxx::work work(connection_);
+    EXPECT_EQ(
+        once_.Run(work, OperationOf(ClaimOf(RandomKey())), MustNotRun).outcome,
+        RunOutcome::kUnavailable);
+    ExpectAborted(work);
+  }
+  MustOrder(RandomKey());
+  EXPECT_EQ(prepared(), 2);
+}
+
+TEST_F(OnceInTransactionTest, BehindAPoolerNothingIsPrepared) {
+  OnceInTransaction pooled({.pooled = true});
+  const std::string key = RandomKey();
+  for (const RunOutcome outcome :
+       {RunOutcome::kExecuted, RunOutcome::kReplayed}) {
+    pqxx::work work(connection_);
+    EXPECT_EQ(
+        pooled.Run(work, OperationOf(ClaimOf(key)), Order(work, key)).outcome,
+        outcome);
+    EXPECT_EQ(work.exec("SELECT count(*) FROM pg_prepared_statements")[0][0]
+                  .as<int>(),
+              0);
+    work.commit();
+  }
 }
 
 TEST_F(OnceInTransactionTest, EverySessionMustSpeakUtf8) {

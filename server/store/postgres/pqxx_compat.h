@@ -85,7 +85,7 @@ inline void SetUp(pqxx::connection& connection) {
 #pragma GCC diagnostic pop
 }
 
-inline void Prepare(pqxx::connection& connection, const std::string& name,
+inline void Prepare(pqxx::connection_base& connection, const std::string& name,
                     const std::string& sql) {
   connection.prepare(name, sql);
   connection.prepare_now(name);

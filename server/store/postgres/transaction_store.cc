@@ -26,24 +26,35 @@ SELECT
 
 class TransactionRunner final : public StatementRunner {
  public:
-  explicit TransactionRunner(pqxx::dbtransaction& transaction)
-      : transaction_(transaction) {}
+  TransactionRunner(pqxx::dbtransaction& transaction,
+                    PreparedStatements* prepared)
+      : transaction_(transaction), prepared_(prepared) {}
 
   absl::StatusOr<pqxx::result> Run(const Statement& statement,
                                    const Parameters& parameters) override {
     try {
       if (!begun_) pqxx_compat::Begin(transaction_);
       begun_ = true;
+      if (prepared_ != nullptr && statement.plan == Plan::kKept) {
+        return prepared_->Run(transaction_, statement, parameters);
+      }
       return pqxx_compat::RunUnnamed(transaction_, std::string(statement.sql),
                                      parameters);
     } catch (...) {
       // Nothing is committed here, so that a lost answer leaves nothing.
-      return FailureOfCurrentException(statement.name, Phase::kRead).status;
+      return Note(FailureOfCurrentException(statement.name, Phase::kRead));
     }
   }
 
  private:
+  absl::Status Note(const Failure& failure) {
+    if (!failure.stale_statement) return failure.status;
+    if (prepared_ != nullptr) prepared_->Forget(transaction_);
+    return absl::AbortedError("a prepared statement was of no use any more");
+  }
+
   pqxx::dbtransaction& transaction_;
+  PreparedStatements* const prepared_;
   bool begun_ = false;
 };
 
@@ -59,19 +70,20 @@ std::string EncodingOf(const pqxx::dbtransaction& transaction) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> MakeTransactionStore(
-    pqxx::dbtransaction& transaction, const Clock& clock, Metrics& metrics) {
+    pqxx::dbtransaction& transaction, PreparedStatements* prepared,
+    const Clock& clock, Metrics& metrics) {
   // In another one, the bytes of a key would be stored as other ones.
   if (EncodingOf(transaction) != "UTF8") {
     return absl::FailedPreconditionError("client_encoding must be UTF8");
   }
   return std::make_unique<OptimisticStore>(
       std::make_unique<PgRecordTable>(
-          std::make_unique<TransactionRunner>(transaction)),
+          std::make_unique<TransactionRunner>(transaction, prepared)),
       clock, metrics);
 }
 
 absl::StatusOr<RulesWithin> ReadRulesWithin(pqxx::dbtransaction& transaction) {
-  TransactionRunner runner(transaction);
+  TransactionRunner runner(transaction, nullptr);
   const absl::StatusOr<pqxx::result> session = runner.Run(kDescribeSession, {});
   if (!session.ok()) return session.status();
   PgRow row((*session)[0]);
