@@ -85,7 +85,7 @@ struct OnceInTransactionOptions {
   // who share the records must have the same.
   std::string downstream_namespace = {};
   // The connections lead to a pooler in transaction mode (PgBouncer): nothing
-  // is prepared, which costs the database several times as much.
+  // is prepared, which costs the database twice as much.
   bool pooled = false;
   // Longest body that is recorded, at most 3 MiB; a longer one is left out.
   std::size_t body_bytes_max = std::size_t{1024} * 1024;
