@@ -231,7 +231,7 @@ struct OnceInTransaction::Parts {
 
   const OnceInTransactionOptions options;
   const SystemClock clock;
-  PreparedStatements prepared{clock};
+  PreparedStatements prepared;
   Metrics metrics;  // What every store counts; nobody reads these.
 
   Mutex mutex;

@@ -131,7 +131,7 @@ TEST_F(TransactionKilledTest, KilledAtAnyStepRowAndRecordAgree) {
 TEST_F(TransactionKilledTest, KilledAtAnyMomentRowAndRecordAgree) {
   std::mt19937 random(SeedOfRun());
   std::uniform_int_distribution<int> moment(0, 30'000);
-  for (int i = 0; i < (IsLongRun() ? 500 : 15); ++i) {
+  for (int i = 0; i < (IsLongRun() ? 500 : 10); ++i) {
     const std::string key = RandomKey();
     const auto life = StartLife(key, "");
     ASSERT_TRUE(life->WaitForLine("step: connected").ok());

@@ -3,8 +3,19 @@
 #include <algorithm>
 #include <atomic>
 
+#include "server/store/postgres/statements.h"
+
 namespace idempotency {
 namespace {
+
+// The executions for which PostgreSQL makes a plan of their own, by
+// plan_cache_mode "auto".
+constexpr int kExecutionsMax = 5;
+
+// An INSERT reads no rows that a plan could look for in a wrong way.
+bool MayKeepItsPlan(const Statement& statement) {
+  return statement.name == statements::kInsertNew.name;
+}
 
 std::uint64_t NextNumber() {
   static std::atomic<std::uint64_t> last{0};
@@ -46,23 +57,20 @@ pqxx::result PreparedStatements::Run(pqxx::dbtransaction& transaction,
                                      const Statement& statement,
                                      const Parameters& parameters) {
   const std::shared_ptr<Known> known = Find(IdOf(transaction));
-  // A plan of a time when the table was all but empty reads the whole table.
-  // The caller's own plans are left alone.
-  if (known->replan.Due(clock_.Now())) {
-    for (const std::string_view name : known->prepared) {
-      transaction.conn().unprepare(NameOf(known->number, name));
-    }
-    known->prepared.clear();
-  }
   const std::string name = NameOf(known->number, statement.name);
-  if (known->prepared.count(statement.name) == 0) {
-    pqxx_compat::Prepare(transaction.conn(), name, std::string(statement.sql));
-    known->prepared.insert(statement.name);
+  auto executions = known->executions.find(statement.name);
+  if (executions != known->executions.end() &&
+      executions->second == kExecutionsMax && !MayKeepItsPlan(statement)) {
+    transaction.conn().unprepare(name);
+    known->executions.erase(executions);
+    executions = known->executions.end();
   }
-  const SteadyTime began = clock_.Now();
-  pqxx::result result = pqxx_compat::RunPrepared(transaction, name, parameters);
-  known->replan.Took(clock_.Now() - began);
-  return result;
+  if (executions == known->executions.end()) {
+    pqxx_compat::Prepare(transaction.conn(), name, std::string(statement.sql));
+    executions = known->executions.emplace(statement.name, 0).first;
+  }
+  if (executions->second < kExecutionsMax) ++executions->second;
+  return pqxx_compat::RunPrepared(transaction, name, parameters);
 }
 
 void PreparedStatements::Forget(const pqxx::dbtransaction& transaction) {

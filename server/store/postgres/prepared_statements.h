@@ -4,31 +4,32 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/store/postgres/connection.h"
 #include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
 
+// What preparing spares is the parsing. Plans are made anew, for the one item
+// and the table as it is: PostgreSQL does so for the first executions of a
+// prepared statement, then it may keep one plan for good, and where the table
+// was empty that is one which reads all of it. So a statement that could have
+// such a plan is prepared again before it comes to that.
+//
 // Knows a connection by its address and its backend, and remembers the latest
 // kConnectionsMax of them. No two preparations in a process have one name, so
 // that one which was forgotten, or that somebody discarded, is no obstacle: the
 // names are "idempotency_N_...".
 //
-// Thread-safe, each transaction in one thread at a time. `clock` must outlive
-// it.
+// Thread-safe, each transaction in one thread at a time.
 class PreparedStatements {
  public:
   static constexpr std::size_t kConnectionsMax = 1024;
-
-  explicit PreparedStatements(const Clock& clock) : clock_(clock) {}
 
   // Prepares the statement if need be and runs it. Throws what libpqxx throws.
   pqxx::result Run(pqxx::dbtransaction& transaction, const Statement& statement,
@@ -41,15 +42,14 @@ class PreparedStatements {
   using Id = std::pair<const void*, int>;
   struct Known {
     std::uint64_t number = 0;
-    std::set<std::string_view> prepared;
-    ReplanSchedule replan;
+    // How often each was executed since it was prepared.
+    std::map<std::string_view, int> executions;
   };
   using KnownConnection = std::pair<Id, std::shared_ptr<Known>>;
 
   static Id IdOf(const pqxx::dbtransaction& transaction);
   std::shared_ptr<Known> Find(const Id& id);
 
-  const Clock& clock_;
   Mutex mutex_;
   // The one used last comes first.
   std::list<KnownConnection> connections_ ABSL_GUARDED_BY(mutex_);

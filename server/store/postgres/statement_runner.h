@@ -15,8 +15,9 @@ namespace idempotency {
 enum class Effect { kRead, kWrite };
 
 // kKept: prepared once and its plan kept, for the hot path. kFresh: planned at
-// each execution, to suit the tables as they are then.
-enum class Plan { kKept, kFresh };
+// each execution. kInOrder: likewise, and may walk an index in its order, which
+// the session's settings do not allow.
+enum class Plan { kKept, kFresh, kInOrder };
 
 struct Statement {
   std::string_view name;  // of the operation, for errors; unique

@@ -3,8 +3,8 @@
 //
 // Statements go without settings of their own, so that nothing of the caller's
 // session is changed and has to be put back. Planned for the one item that each
-// has, they use the indexes whatever the session's settings are. To prepare
-// them halves the database's time for a claim and a Finalize; to set what a
+// has, they use the indexes under the usual settings. To prepare them takes
+// nearly half off the database's time for a claim and a Finalize; to set what a
 // connection of the store's own has set (conninfo.h), and put it back, would
 // take off more and add two round trips to each statement.
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_TRANSACTION_STORE_H_
