@@ -22,20 +22,11 @@ std::string Problem(RunOutcome outcome, const absl::Status& status) {
 
 std::string Answer(const v1::Response& response) { return response.body(); }
 
-// As the README has it.
 std::string PlaceOrder(
-    OnceInTransaction& once, pqxx::connection& connection,
-    const std::string& key, const std::string& hash,
+    pqxx::connection& connection, const std::string& key,
+    const std::string& hash,
     const std::function<std::string(pqxx::work&)>& InsertOrder) {
-  pqxx::work work(connection);
-  const idempotency::RunResult result =
-      once.Run(work, {.scope = "orders", .key = key, .request_hash = hash},
-               [&](const idempotency::v1::Claimed&) {
-                 return idempotency::MakeResponse(201, InsertOrder(work));
-               });
-  if (!result.has_response()) return Problem(result.outcome, result.status);
-  work.commit();
-  return Answer(result.response);
+#include "transaction_readme.inc"
 }
 
 class OnceInTransactionTest : public TransactionTest {
@@ -102,11 +93,10 @@ TEST_F(OnceInTransactionTest, TheLinesOfTheReadmePlaceAnOrderOnce) {
     return "order of " + key;
   };
   for (int twice = 0; twice < 2; ++twice) {
-    EXPECT_EQ(PlaceOrder(once_, connection_, key, hash, insert),
-              "order of " + key);
+    EXPECT_EQ(PlaceOrder(connection_, key, hash, insert), "order of " + key);
   }
   EXPECT_EQ(Orders(key), "1");
-  EXPECT_THAT(PlaceOrder(once_, connection_, key, hash + "2", insert),
+  EXPECT_THAT(PlaceOrder(connection_, key, hash + "2", insert),
               HasSubstr("Mismatch"));
 }
 

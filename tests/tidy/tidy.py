@@ -59,6 +59,11 @@ ARROWS = [
     for part in ("attempt", "bulk_command", "bulk_queue", "coordinator",
                  "execution", "executor", "left_out", "once_", "operation",
                  "retry", "status.h")
+] + [
+    (f"client/http/{part}", rf"{GRPC}|<httplib",
+     "the middleware knows no gRPC and no framework")
+    for part in ("fingerprint", "idempotency_key", "middleware", "problem",
+                 "recorded_headers", "request", "route")
 ]
 # (file, what it may include although an arrow forbids it, why). One file each,
 # and no header of the installed ones.

@@ -81,6 +81,7 @@ ARROWS = {
     "client/once_machine.cc": [
         "<grpcpp/grpcpp.h>", '"grpcpp/client_context.h"',
         '"client/client.h"', '"client/async_client.h"'],
+    "client/http/middleware.h": ["<grpcpp/grpcpp.h>", "<httplib.h>"],
     # One file alone may include a few headers of the server.
     "client/transaction/once_in_transaction.h": [
         '"server/core/store.h"', '"server/store/postgres/transaction_store.h"',

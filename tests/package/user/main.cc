@@ -8,6 +8,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "idempotency/client/client.h"
+#include "idempotency/client/http/middleware.h"
 #include "idempotency/client/request_hash.h"
 #include "idempotency/client/run_once.h"
 #include "idempotency/client/status.h"
@@ -86,6 +87,27 @@ std::string ChargeByRunOnce(const std::string& target, const std::string& key) {
   return charges == 1 ? "" : "not charged once";
 }
 
+// And by way of HTTP, without any framework.
+std::string ChargeByHttp(const std::string& target, const std::string& key) {
+  const auto once = idempotency::RunOnce::Connect(target);
+  idempotency::HttpMiddleware middleware(*once);
+  int charges = 0;
+  v1::Response response;
+  for (int request = 0; request < 2; ++request) {
+    response = middleware.Handle(
+        {.method = "POST",
+         .target = "/payments",
+         .headers = {{"Idempotency-Key", key}}},
+        {.scope = "payments"}, [&](idempotency::Execution* execution) {
+          ++charges;
+          return idempotency::HttpResult{
+              idempotency::MakeResponse(201, execution->downstream_key())};
+        });
+    if (response.status_code() != 201) return response.body();
+  }
+  return charges == 1 ? "" : "not charged once";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -94,6 +116,7 @@ int main(int argc, char** argv) {
   std::string wrong = ChargeByCalls(*client, argv[2]);
   if (wrong.empty())
     wrong = ChargeByRunOnce(argv[1], std::string(argv[2]) + "-2");
+  if (wrong.empty()) wrong = ChargeByHttp(argv[1], std::string(argv[2]) + "-3");
   std::printf("%s\n", wrong.empty() ? "charged once" : wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }
