@@ -100,7 +100,8 @@ class OnceInTransaction {
   OnceInTransaction(const OnceInTransaction&) = delete;
   OnceInTransaction& operator=(const OnceInTransaction&) = delete;
 
-  // The response to record and to answer with; or why nothing is to be kept.
+  // The response to record and to answer with; or why nothing is to be kept. It
+  // must not end the transaction.
   using Function =
       std::function<absl::StatusOr<v1::Response>(const v1::Claimed&)>;
 
