@@ -1,16 +1,17 @@
 # What `cmake --install` gives to a user of the client: the library, its headers
 # and a package that find_package and pkg-config find.
 #
-# In the tree the headers are "client/NAME.h" and "client/http/NAME.h", which is
-# no name to put into an include folder of the system: they are installed as
-# "idempotency/client/...", and what they include of each other with them.
+# In the tree the headers are "client/NAME.h", "client/http/NAME.h" and
+# "client/grpc/NAME.h", which are no names to put into an include folder of the
+# system: they are installed as "idempotency/client/...", and what they include
+# of each other with them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/idempotency)
 
 file(GLOB client_headers CONFIGURE_DEPENDS
-     RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.h http/*.h)
+     RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.h http/*.h grpc/*.h)
 list(REMOVE_ITEM client_headers ${IDEMPOTENCY_CLIENT_OWN_HEADERS})
 install(CODE "
 set(client_folder \"${CMAKE_CURRENT_SOURCE_DIR}\")
@@ -46,7 +47,8 @@ install(FILES
 # What the archives need, by the names that pkg-config knows it by, so that a
 # library linked above cannot be forgotten here.
 set(pc_requires)
-foreach(archive idempotency_http idempotency_client idempotency_proto)
+foreach(archive
+    idempotency_http idempotency_grpc idempotency_client idempotency_proto)
   get_target_property(libraries ${archive} LINK_LIBRARIES)
   foreach(library IN LISTS libraries)
     if(library MATCHES "^absl::(.*)$")

@@ -23,9 +23,10 @@ def free_port():
 class Process:
     """A program that listens on 127.0.0.1:`port`, from start() to stop()."""
 
-    def __init__(self, name, command, port, log):
+    def __init__(self, name, command, port, log, folder=None):
+        """Runs in `folder`, where it may leave what it likes."""
         self.name, self.port = name, port
-        self._command, self._log = command, log
+        self._command, self._log, self._folder = command, log, folder
         self._process = None
 
     def start(self):
@@ -35,7 +36,7 @@ class Process:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *self._command],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True)
+                cwd=self._folder, start_new_session=True)
 
     def wait_until_listening(self):
         deadline = time.monotonic() + _START_SECONDS

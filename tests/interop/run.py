@@ -62,7 +62,7 @@ def programs(build):
     """
     out = os.path.join(build, "interop")
     return {
-        "cpp": [os.path.join(build, "client", "idempotency-payments")],
+        "cpp": [os.path.join(build, "tests", "interop", "interop_payments")],
         "go": [os.path.join(out, "go", "payments")],
         "python": [os.path.join(out, "python", "venv", "bin", "python"),
                    os.path.join(out, "python", "payments.py")],
@@ -84,8 +84,9 @@ class Run:
         self._out = os.path.join(build, "interop")
         self._programs = {name: programs(build)[name] for name in languages}
         self._stack = stack
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="interop-"))
-        self.coordinator = coordinator(build, folder, self._log("coordinator"))
+        self._folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="interop-"))
+        self.coordinator = coordinator(build, self._folder, self._log("coordinator"))
         stack.callback(self.coordinator.stop)
         self.gate = None
         self.direct, self.gated = {}, {}  # language: Process
@@ -141,7 +142,8 @@ class Run:
         port = free_port()
         process = Process(name, [*self._programs[language], "--listen",
                                  f"127.0.0.1:{port}", "--coordinator", target,
-                                 "--lease_ms", str(LEASE_MS)], port, self._log(name))
+                                 "--lease_ms", str(LEASE_MS)], port, self._log(name),
+                          self._folder)
         process.start()
         self._stack.callback(process.stop)
         return process

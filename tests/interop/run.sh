@@ -8,8 +8,8 @@ usage() {
 usage: tests/interop/run.sh [--leave_out=LANGUAGE,...] [--only=TEXT]
                             [--build_dir=DIR]
 
-Builds client/examples/{cpp,go,python,node,java,rust} below DIR, starts one
-coordinator with its embedded database and the service of each language, plays
+Builds client/examples/{go,python,node,java,rust} and tests/interop/cpp below
+DIR, starts one coordinator with its embedded database and these services, plays
 tests/interop/scenarios.json through all of them side by side, prints a table
 and ends with an error if anything missed. A toolchain that is missing is an
 error too.
@@ -74,7 +74,7 @@ build_cpp() {
   [[ -f $build/CMakeCache.txt ]] || cmake -S "$root" -B "$build" -G Ninja \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo
   local targets=(idempotency-server)
-  ! wanted cpp || targets+=(idempotency-payments)
+  ! wanted cpp || targets+=(interop_payments)
   cmake --build "$build" --target "${targets[@]}"
 }
 

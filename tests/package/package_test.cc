@@ -218,9 +218,10 @@ TEST_F(PackageTest, EveryHeaderCompilesAloneAndBesideTheOthers) {
   fs::create_directory(sources);
   std::ofstream all(sources / "all.cc");
   for (const std::string folder :
-       {"idempotency/client", "idempotency/client/http", "idempotency/v1"}) {
+       {"idempotency/client", "idempotency/client/http",
+        "idempotency/client/grpc", "idempotency/v1"}) {
     for (const std::string& name : NamesIn(Prefix() / "include" / folder)) {
-      if (name == "http") continue;
+      if (!absl::EndsWith(name, ".h")) continue;
       const std::string line =
           absl::StrCat("#include \"", folder, "/", name, "\"\n");
       all << line;

@@ -16,6 +16,12 @@ IDEMPOTENCY_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libnghttp2-dev libcpp-httplib-dev python3 git procps
 )
 
+# What client/examples/ need besides.
+IDEMPOTENCY_EXAMPLE_PACKAGES=(libcpp-httplib-dev curl)
+
+# What the tests in tests/browser need besides.
+IDEMPOTENCY_BROWSER_PACKAGES=(chromium chromium-driver python3-selenium)
+
 # What tests/debian13.sh needs on the machine it runs on.
 IDEMPOTENCY_DEBIAN13_PACKAGES=(
   debootstrap debian-archive-keyring util-linux git

@@ -4,7 +4,7 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_SWEEP_STATEMENTS_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_SWEEP_STATEMENTS_H_
 
-#include "server/store/postgres/connection.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency::statements {
 

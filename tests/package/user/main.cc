@@ -1,13 +1,16 @@
 // Charges once by the four calls: claims, finalizes, is replayed to, and is
-// refused a second Finalize. Then once more by RunOnce. With status 0 only if
-// the coordinator decided all of it so.
+// refused a second Finalize. Then once more by RunOnce, and not at all by a
+// method of a gRPC service that is given no key. With status 0 only if the
+// coordinator decided all of it so.
 //
 // usage: shop HOST:PORT KEY
 #include <cstdio>
 #include <string>
 
 #include "google/rpc/error_details.pb.h"
+#include "grpcpp/server_context.h"
 #include "idempotency/client/client.h"
+#include "idempotency/client/grpc/once_method.h"
 #include "idempotency/client/http/middleware.h"
 #include "idempotency/client/request_hash.h"
 #include "idempotency/client/run_once.h"
@@ -108,6 +111,29 @@ std::string ChargeByHttp(const std::string& target, const std::string& key) {
   return charges == 1 ? "" : "not charged once";
 }
 
+// As the method of a service would, with messages that are at hand.
+grpc::Status Charge(idempotency::RunOnce& once, grpc::ServerContext& context,
+                    const google::rpc::RequestInfo& request,
+                    google::rpc::RequestInfo& reply) {
+  static const idempotency::OnceMethod charge{"/shop.Payments/Charge",
+                                              {.scope = "payments"}};
+  return idempotency::CallOnce(once, charge, context, request, reply,
+                               [&](idempotency::OnceCall& call) {
+                                 reply.set_request_id(call.downstream_key());
+                                 return grpc::Status::OK;
+                               });
+}
+
+std::string ChargeWithoutKey(const std::string& target) {
+  const auto once = idempotency::RunOnce::Connect(target);
+  grpc::ServerContext context;
+  google::rpc::RequestInfo reply;
+  const grpc::Status status = Charge(*once, context, {}, reply);
+  return status.error_code() == grpc::StatusCode::INVALID_ARGUMENT
+             ? ""
+             : "not refused: " + status.error_message();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -117,6 +143,7 @@ int main(int argc, char** argv) {
   if (wrong.empty())
     wrong = ChargeByRunOnce(argv[1], std::string(argv[2]) + "-2");
   if (wrong.empty()) wrong = ChargeByHttp(argv[1], std::string(argv[2]) + "-3");
+  if (wrong.empty()) wrong = ChargeWithoutKey(argv[1]);
   std::printf("%s\n", wrong.empty() ? "charged once" : wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-#include "client/examples/cpp/vectors.h"
+#include "tests/interop/cpp/vectors.h"
 
 #include <cstddef>
 #include <fstream>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "client/request_hash.h"
 
-namespace idempotency::payments {
+namespace idempotency::interop {
 namespace {
 
 // A part is written in hex; `hex*n` is n times those bytes.
@@ -53,4 +53,4 @@ int CheckVectors(const std::string& path) {
   return held;
 }
 
-}  // namespace idempotency::payments
+}  // namespace idempotency::interop

@@ -1,6 +1,6 @@
 // The other side of a payment, played, so that a test can say what it does.
-#ifndef IDEMPOTENCY_CLIENT_EXAMPLES_CPP_WALLET_H_
-#define IDEMPOTENCY_CLIENT_EXAMPLES_CPP_WALLET_H_
+#ifndef IDEMPOTENCY_TESTS_INTEROP_CPP_WALLET_H_
+#define IDEMPOTENCY_TESTS_INTEROP_CPP_WALLET_H_
 
 #include <map>
 #include <mutex>
@@ -9,7 +9,7 @@
 
 #include "client/execution.h"
 
-namespace idempotency::payments {
+namespace idempotency::interop {
 
 struct Said {
   int status = 201;
@@ -35,6 +35,6 @@ class Wallet {
   std::map<std::string, int> asked_;  // Guarded by mu_.
 };
 
-}  // namespace idempotency::payments
+}  // namespace idempotency::interop
 
-#endif  // IDEMPOTENCY_CLIENT_EXAMPLES_CPP_WALLET_H_
+#endif  // IDEMPOTENCY_TESTS_INTEROP_CPP_WALLET_H_

@@ -1,4 +1,4 @@
-#include "client/examples/cpp/wallet.h"
+#include "tests/interop/cpp/wallet.h"
 
 #include <chrono>
 #include <stdexcept>
@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace idempotency::payments {
+namespace idempotency::interop {
 
 Said Wallet::Charge(nlohmann::json payment, const Execution& execution,
                     const std::string& order) {
@@ -54,4 +54,4 @@ int Wallet::Asked(const std::string& account) const {
   return asked == asked_.end() ? 0 : asked->second;
 }
 
-}  // namespace idempotency::payments
+}  // namespace idempotency::interop
