@@ -7,7 +7,8 @@ stands between service and coordinator, and "phase" where the coordinator is
 
   post           a payment: amount (200), target (/payments), content_type (as a
                  list), wallet (what the wallet is to do), header (values of Idempotency-Key; the
-                 scenario's key in quotes). With in_background: not waited for
+                 scenario's key in quotes). With in_background: not waited for;
+                 with hang_up: given up once the wallet was asked so often
   join           waits for the post of that name
   until_asked    waits until a handler has asked the wallet so often
   asked          how often handlers have asked it
@@ -21,6 +22,7 @@ replayed, retry_after (seconds at least).
 """
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import re
@@ -108,6 +110,9 @@ class Player:
             asked = self._asked(port)
             if asked != step["asked"]:
                 raise Miss(f"the wallet was asked {asked} times, not {step['asked']}")
+        elif "hang_up" in step:
+            with self._send(port, step["post"]):
+                self._wait_until_asked(port, step["hang_up"])
         elif "in_background" in step:
             self._running[step["in_background"]] = threads.submit(
                 self._post, port, step["post"])
@@ -117,17 +122,15 @@ class Player:
             self._check(step, self._post_until(port, step))
 
     def _request(self, port, method, target, body=None, headers=()):
+        """A connection, to be closed, on which the request was sent."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_HTTP_SECONDS)
-        try:
-            connection.putrequest(method, target)
-            for name, value in headers:
-                connection.putheader(name, value)
-            connection.endheaders(body)
-            return Answer(connection.getresponse())
-        finally:
-            connection.close()
+        connection.putrequest(method, target)
+        for name, value in headers:
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        return contextlib.closing(connection)
 
-    def _post(self, port, post):
+    def _send(self, port, post):
         body = json.dumps({"account": self._key, "amount": post.get("amount", 200)}).encode()
         headers = [("Content-Length", len(body)), ("X-Wallet", post.get("wallet", ""))]
         headers += [("Content-Type", value)
@@ -136,6 +139,10 @@ class Player:
             value = value.replace("{key}", self._key).replace("{300 more}", "x" * 300)
             headers.append(("Idempotency-Key", value))
         return self._request(port, "POST", post.get("target", "/payments"), body, headers)
+
+    def _post(self, port, post):
+        with self._send(port, post) as connection:
+            return Answer(connection.getresponse())
 
     def _post_until(self, port, step):
         deadline = time.monotonic() + _WAIT_SECONDS
@@ -149,8 +156,8 @@ class Player:
             time.sleep(0.1)
 
     def _asked(self, port):
-        answer = self._request(port, "GET", "/payments?account=" + self._key)
-        return json.loads(answer.body)["asked"]
+        with self._request(port, "GET", "/payments?account=" + self._key) as connection:
+            return json.loads(Answer(connection.getresponse()).body)["asked"]
 
     def _wait_until_asked(self, port, times):
         deadline = time.monotonic() + _WAIT_SECONDS
