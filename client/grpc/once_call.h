@@ -1,0 +1,60 @@
+// What a gRPC call that is to be executed once is made of, whatever serves it:
+// its key, its rule, its operation, and the answer to its caller.
+#ifndef IDEMPOTENCY_CLIENT_GRPC_ONCE_CALL_H_
+#define IDEMPOTENCY_CLIENT_GRPC_ONCE_CALL_H_
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "client/grpc/recorded_call.h"
+#include "client/operation.h"
+#include "grpcpp/support/status.h"
+#include "grpcpp/support/string_ref.h"
+
+namespace idempotency {
+
+// What holds for the calls of a method. The fields are those of Operation.
+struct OnceRule {
+  std::string scope;
+  std::string policy = {};
+  // A call without a key is refused. Otherwise it runs without a claim.
+  bool required = true;
+  // While the coordinator is away, calls run without a claim: twice, if they
+  // come twice. Otherwise they are answered UNAVAILABLE.
+  bool fail_open = false;
+  std::optional<std::chrono::milliseconds> lease = std::nullopt;
+  std::optional<std::chrono::milliseconds> max_run_time = std::nullopt;
+  // Less where the call's deadline comes earlier.
+  std::chrono::milliseconds wait{30'000};
+  std::string owner = {};
+};
+
+// The metadata that holds the key: its value, byte for byte.
+inline constexpr char kKeyMetadata[] = "idempotency-key";
+
+// A call's key, or none; or why the call is refused, INVALID_ARGUMENT.
+struct CallKey {
+  std::optional<std::string> key = std::nullopt;
+  grpc::Status refusal = grpc::Status::OK;
+};
+CallKey KeyOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
+              bool required);
+
+// `method` is the path, "/shop.Payments/Charge". The request hash is that of
+// POST, the path, "application/grpc" and the serialised message
+// (request_hash.h).
+Operation OperationOf(const OnceRule& rule, std::string_view method,
+                      std::string key, std::string_view message,
+                      std::chrono::system_clock::time_point deadline);
+
+// For the caller, with the mark where it is somebody else's response.
+GrpcAnswer AnswerOf(const RunResult& result);
+// Of a handler that ran without a claim.
+GrpcAnswer AnswerOf(const FunctionResult& result);
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_CLIENT_GRPC_ONCE_CALL_H_
