@@ -1,19 +1,20 @@
 # What `cmake --install` gives to a user of the client: the library, its headers
 # and a package that find_package and pkg-config find.
 #
-# In the tree the headers are "client/NAME.h", which is no name to put into an
-# include folder of the system: they are installed as
-# "idempotency/client/NAME.h", and what they include of each other with them.
+# In the tree the headers are "client/NAME.h", "client/http/NAME.h" and
+# "client/grpc/NAME.h", which are no names to put into an include folder of the
+# system: they are installed as "idempotency/client/...", and what they include
+# of each other with them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/idempotency)
 
-file(GLOB client_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
-foreach(header IN LISTS IDEMPOTENCY_CLIENT_OWN_HEADERS)
-  list(REMOVE_ITEM client_headers ${CMAKE_CURRENT_SOURCE_DIR}/${header})
-endforeach()
+file(GLOB client_headers CONFIGURE_DEPENDS
+     RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.h http/*.h grpc/*.h)
+list(REMOVE_ITEM client_headers ${IDEMPOTENCY_CLIENT_OWN_HEADERS})
 install(CODE "
+set(client_folder \"${CMAKE_CURRENT_SOURCE_DIR}\")
 set(headers \"${client_headers}\")
 set(rewritten_folder \"${CMAKE_CURRENT_BINARY_DIR}/installed_headers\")
 set(header_folder \"${CMAKE_INSTALL_INCLUDEDIR}/idempotency/client\")"
@@ -22,7 +23,8 @@ install(SCRIPT ${CMAKE_CURRENT_SOURCE_DIR}/install_headers.cmake
   COMPONENT client)
 
 set_target_properties(idempotency_client PROPERTIES EXPORT_NAME client)
-install(TARGETS idempotency_client EXPORT idempotency
+set_target_properties(idempotency_http PROPERTIES EXPORT_NAME http)
+install(TARGETS idempotency_client idempotency_http EXPORT idempotency
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 
 # ------------------------------------------------------------ find_package
@@ -45,7 +47,8 @@ install(FILES
 # What the archives need, by the names that pkg-config knows it by, so that a
 # library linked above cannot be forgotten here.
 set(pc_requires)
-foreach(archive idempotency_client idempotency_proto)
+foreach(archive
+    idempotency_http idempotency_grpc idempotency_client idempotency_proto)
   get_target_property(libraries ${archive} LINK_LIBRARIES)
   foreach(library IN LISTS libraries)
     if(library MATCHES "^absl::(.*)$")
@@ -59,7 +62,8 @@ foreach(archive idempotency_client idempotency_proto)
     elseif(library STREQUAL "OpenSSL::SSL")
       list(APPEND pc_requires libssl libcrypto)
     elseif(NOT library MATCHES "^\\$<BUILD_INTERFACE:"
-           AND NOT library MATCHES "^(idempotency_proto|Threads::Threads)$")
+           AND NOT library MATCHES
+               "^(idempotency_client|idempotency_proto|Threads::Threads)$")
       message(FATAL_ERROR "${archive} links ${library}: name its package in "
         "idempotencyConfig.cmake.in and in package.cmake, which make the "
         "installed package.")

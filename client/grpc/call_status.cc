@@ -19,9 +19,11 @@ grpc::Status Pack(const google::rpc::Status& status) {
           status.details().empty() ? "" : status.SerializeAsString()};
 }
 
-google::rpc::Status WithDetails(StatusCode code, const absl::Status& status) {
+// Nobody's answer is OK for want of a reason.
+google::rpc::Status ToProto(const absl::Status& status) {
   google::rpc::Status packed;
-  packed.set_code(code);
+  packed.set_code(status.ok() ? StatusCode::UNKNOWN
+                              : static_cast<StatusCode>(status.code()));
   const auto message = status.message();
   packed.set_message(message.data(), message.size());
   status.ForEachPayload([&](auto url, const absl::Cord& payload) {
@@ -32,16 +34,30 @@ google::rpc::Status WithDetails(StatusCode code, const absl::Status& status) {
   return packed;
 }
 
-// The status under another code, with that reason unless it has one.
-grpc::Status As(StatusCode code, const std::string& reason,
-                const absl::Status& status) {
-  google::rpc::Status packed = WithDetails(code, status);
-  if (!IsServiceError(status)) {
-    google::rpc::ErrorInfo info;
-    info.set_domain(kDomain);
-    info.set_reason(reason);
-    packed.add_details()->PackFrom(info);
+void AddReason(const std::string& reason, google::rpc::Status& status) {
+  for (const google::protobuf::Any& detail : status.details()) {
+    if (detail.Is<google::rpc::ErrorInfo>()) return;
   }
+  google::rpc::ErrorInfo info;
+  info.set_domain(kDomain);
+  info.set_reason(reason);
+  status.add_details()->PackFrom(info);
+}
+
+// What the handler says, unless the coordinator said it.
+grpc::Status UnknownOutcome(const absl::Status& status) {
+  if (IsServiceError(status)) {
+    return CallStatus(StatusCode::UNKNOWN, "OUTCOME_UNKNOWN",
+                      "whether the operation was carried out is not known");
+  }
+  google::rpc::Status packed = ToProto(status);
+  AddReason("OUTCOME_UNKNOWN", packed);
+  return Pack(packed);
+}
+
+grpc::Status InProgress(const RunResult& result) {
+  google::rpc::Status packed = ToProto(InProgressStatus(result.retry_after));
+  AddReason("IN_PROGRESS", packed);
   return Pack(packed);
 }
 
@@ -49,32 +65,40 @@ grpc::Status As(StatusCode code, const std::string& reason,
 
 grpc::Status CallStatus(StatusCode code, const std::string& reason,
                         const std::string& message) {
-  return As(code, reason, absl::UnknownError(message));
+  google::rpc::Status packed;
+  packed.set_code(code);
+  packed.set_message(message);
+  AddReason(reason, packed);
+  return Pack(packed);
 }
 
 grpc::Status ToGrpcError(const absl::Status& status) {
-  return Pack(WithDetails(status.ok() ? StatusCode::UNKNOWN
-                                      : static_cast<StatusCode>(status.code()),
-                          status));
+  return Pack(ToProto(status));
 }
 
 grpc::Status StatusOf(const RunResult& result) {
   switch (result.outcome) {
-    case RunOutcome::kInvalid:
-      return As(StatusCode::INVALID_ARGUMENT, "INVALID_FIELD", result.status);
     case RunOutcome::kMismatch:
-      return As(StatusCode::FAILED_PRECONDITION, "MISMATCH", result.status);
+      return CallStatus(StatusCode::FAILED_PRECONDITION, "KEY_REUSED",
+                        "the key belongs to a different request");
     case RunOutcome::kInDoubt:
-      return As(StatusCode::FAILED_PRECONDITION, "IN_DOUBT", result.status);
+      return CallStatus(StatusCode::FAILED_PRECONDITION, "IN_DOUBT",
+                        "whether the operation was carried out is not known");
     case RunOutcome::kInProgress:
-      return As(StatusCode::ABORTED, "IN_PROGRESS", result.status);
+      return InProgress(result);
     case RunOutcome::kConflict:
-      return As(StatusCode::ABORTED, "CONFLICT", result.status);
-    case RunOutcome::kUnavailable:
-    case RunOutcome::kHungUp:
-      return As(StatusCode::UNAVAILABLE, "UNAVAILABLE", result.status);
-    default:
+      return CallStatus(StatusCode::ABORTED, "SUPERSEDED",
+                        "another attempt has taken the key over");
+    case RunOutcome::kInvalid:
+      return CallStatus(StatusCode::INTERNAL, "MISCONFIGURED",
+                        "the service cannot guard this call");
+    case RunOutcome::kUnknown:
+      return UnknownOutcome(result.status);
+    case RunOutcome::kNothingHappened:
       return ToGrpcError(result.status);
+    default:
+      return CallStatus(StatusCode::UNAVAILABLE, "UNAVAILABLE",
+                        "nothing was carried out; send it again");
   }
 }
 

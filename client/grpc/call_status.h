@@ -1,18 +1,24 @@
 // What a caller of a gRPC service that executes once is told where there is no
 // response of the service's own.
 //
-//   outcome                    status
-//   kInvalid                   INVALID_ARGUMENT
-//   kMismatch, kInDoubt        FAILED_PRECONDITION  MISMATCH, IN_DOUBT
-//   kInProgress                ABORTED              IN_PROGRESS, with RetryInfo
-//   kConflict                  ABORTED              CONFLICT
-//   kUnavailable, kHungUp      UNAVAILABLE          UNAVAILABLE
-//   kNothingHappened           as the handler says
-//   kUnknown                   as the handler says, or UNKNOWN
+//   outcome                  status               reason
+//   key missing, malformed   INVALID_ARGUMENT     KEY_MISSING, KEY_MALFORMED
+//   kMismatch                FAILED_PRECONDITION  KEY_REUSED
+//   kInDoubt                 FAILED_PRECONDITION  IN_DOUBT
+//   kInProgress              ABORTED              IN_PROGRESS, and RetryInfo
+//   kConflict                ABORTED              SUPERSEDED
+//   response too long        DATA_LOSS            RESPONSE_NOT_KEPT
+//   kUnavailable, kHungUp    UNAVAILABLE          UNAVAILABLE
+//   kInvalid                 INTERNAL             MISCONFIGURED: the rule is
+//   not
+//                                                 what the coordinator takes
+//   kUnknown                 as the handler says  OUTCOME_UNKNOWN
+//   kNothingHappened         as the handler says
 //
-// The words in capitals are the reason of a google.rpc.ErrorInfo in the status
-// details, of the domain "idempotency.v1": ErrorReasonOf() in status.h reads
-// it. An error of the coordinator keeps the details that it has.
+// The reason is that of a google.rpc.ErrorInfo in the status details, of the
+// domain "idempotency.v1": ErrorReasonOf() in status.h reads it. A handler's
+// own ErrorInfo stays instead. What the coordinator said about an error is not
+// shown: it is for the service's own eyes (OnceRule::notice).
 #ifndef IDEMPOTENCY_CLIENT_GRPC_CALL_STATUS_H_
 #define IDEMPOTENCY_CLIENT_GRPC_CALL_STATUS_H_
 

@@ -48,7 +48,7 @@ CallKey KeyOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
                   "this method needs the metadata idempotency-key");
   }
   if (std::next(first) != end) {
-    return Refuse("KEY_REPEATED",
+    return Refuse("KEY_MALFORMED",
                   "the metadata idempotency-key is given more than once");
   }
   std::string key(first->second.data(), first->second.size());
@@ -75,9 +75,17 @@ Operation OperationOf(const OnceRule& rule, std::string_view method,
                          .max_run_time = rule.max_run_time};
   operation.wait =
       std::min(rule.wait, std::max(left - kAnswerTime, milliseconds(0)));
-  operation.claim_timeout =
-      std::clamp(left, kClaimTimeoutMin, operation.claim_timeout);
+  operation.claim_timeout = std::clamp(
+      left, std::min(kClaimTimeoutMin, rule.claim_timeout), rule.claim_timeout);
+  operation.finalize_timeout = rule.finalize_timeout;
   return operation;
+}
+
+void Notify(const OnceRule& rule, std::string_view method,
+            const RunResult& result) {
+  const bool worth_it = !result.has_response() || !result.recorded ||
+                        result.outcome == RunOutcome::kWinner;
+  if (rule.notice && worth_it) rule.notice(method, result);
 }
 
 GrpcAnswer AnswerOf(const RunResult& result) {

@@ -4,6 +4,7 @@
 #define IDEMPOTENCY_CLIENT_GRPC_ONCE_CALL_H_
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,9 +28,18 @@ struct OnceRule {
   bool fail_open = false;
   std::optional<std::chrono::milliseconds> lease = std::nullopt;
   std::optional<std::chrono::milliseconds> max_run_time = std::nullopt;
-  // Less where the call's deadline comes earlier.
-  std::chrono::milliseconds wait{30'000};
+  // How long a duplicate waits for the other one's end. This and the next one
+  // are less where the call's deadline comes earlier.
+  std::chrono::milliseconds wait{0};
+  std::chrono::milliseconds claim_timeout{5'000};
+  std::chrono::milliseconds finalize_timeout{5'000};
   std::string owner = {};
+  // Told, for logs and metrics, of what the caller is told less about, or
+  // nothing: results without a response, with one that is not recorded, or
+  // with that of another attempt (kWinner). Called in any thread before the
+  // caller is answered, does not block, does not throw. Null: nobody is.
+  std::function<void(std::string_view method, const RunResult&)> notice =
+      nullptr;
 };
 
 // The metadata that holds the key: its value, byte for byte.
@@ -49,6 +59,10 @@ CallKey KeyOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata,
 Operation OperationOf(const OnceRule& rule, std::string_view method,
                       std::string key, std::string_view message,
                       std::chrono::system_clock::time_point deadline);
+
+// Tells `notice`, if the result is worth it.
+void Notify(const OnceRule& rule, std::string_view method,
+            const RunResult& result);
 
 // For the caller, with the mark where it is somebody else's response.
 GrpcAnswer AnswerOf(const RunResult& result);

@@ -115,7 +115,7 @@ Operation OperationFor(const OnceMethod& method,
 
 }  // namespace
 
-// ------------------------------------------------------------------- OnceCall
+// -------------------------------------------------------------------- OnceCall
 
 const std::string& OnceCall::downstream_key() const {
   static const std::string* const kNone = new std::string();
@@ -131,7 +131,7 @@ void OnceCall::AddTrailer(std::string name, std::string value) {
   trailers_.emplace_back(std::move(name), std::move(value));
 }
 
-// ---------------------------------------------------------------- synchronous
+// ----------------------------------------------------------------- synchronous
 
 grpc::Status CallOnce(RunOnce& once, const OnceMethod& method,
                       grpc::ServerContext& context, const MessageLite& request,
@@ -165,11 +165,12 @@ grpc::Status CallOnce(RunOnce& once, const OnceMethod& method,
         return CallGuarded(handler, call, reply);
       },
       resolve);
+  Notify(method.rule, method.path, result);
   if (method.rule.fail_open && HasNoCoordinator(result)) return without_claim();
   return Deliver(AnswerOf(result), FilledReply(result.outcome), context, reply);
 }
 
-// ------------------------------------------------------------------- callback
+// -------------------------------------------------------------------- callback
 
 namespace {
 
@@ -178,11 +179,11 @@ namespace {
 class OnceReactor final : public grpc::ServerUnaryReactor {
  public:
   OnceReactor(grpc::CallbackServerContext& context, MessageLite& reply,
-              bool fail_open, AsyncMethodHandler handler,
+              OnceMethod method, AsyncMethodHandler handler,
               AsyncMethodResolver resolver)
       : context_(context),
         reply_(reply),
-        fail_open_(fail_open),
+        method_(std::move(method)),
         handler_(std::move(handler)),
         resolver_(std::move(resolver)) {}
 
@@ -202,7 +203,10 @@ class OnceReactor final : public grpc::ServerUnaryReactor {
           RunHandler(std::move(execution), completion);
         },
         [this](const RunResult& result) {
-          if (fail_open_ && HasNoCoordinator(result)) return RunWithoutClaim();
+          Notify(method_.rule, method_.path, result);
+          if (method_.rule.fail_open && HasNoCoordinator(result)) {
+            return RunWithoutClaim();
+          }
           FinishWith(AnswerOf(result), FilledReply(result.outcome));
         },
         std::move(resolve));
@@ -270,7 +274,7 @@ class OnceReactor final : public grpc::ServerUnaryReactor {
 
   grpc::CallbackServerContext& context_;
   MessageLite& reply_;
-  const bool fail_open_;
+  const OnceMethod method_;
   const AsyncMethodHandler handler_;
   const AsyncMethodResolver resolver_;
   std::unique_ptr<Running> running_;
@@ -285,9 +289,8 @@ grpc::ServerUnaryReactor* CallOnce(RunOnce& once, const OnceMethod& method,
                                    AsyncMethodHandler handler,
                                    AsyncMethodResolver resolver) {
   CallKey key = KeyOf(context.client_metadata(), method.rule.required);
-  auto* const reactor =
-      new OnceReactor(context, reply, method.rule.fail_open, std::move(handler),
-                      std::move(resolver));
+  auto* const reactor = new OnceReactor(
+      context, reply, method, std::move(handler), std::move(resolver));
   if (!key.refusal.ok()) {
     reactor->Finish(key.refusal);
   } else if (!key.key.has_value()) {

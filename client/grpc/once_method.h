@@ -44,6 +44,8 @@
 
 namespace idempotency {
 
+// May be made for a single call, such as with a scope of its caller's own:
+// where callers do not trust each other, one must not meet the other's keys.
 struct OnceMethod {
   std::string path;  // "/package.Service/Method", as gRPC sends it
   OnceRule rule;

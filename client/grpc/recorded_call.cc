@@ -26,6 +26,14 @@ grpc_slice SliceOf(std::string_view text) {
   return grpc_slice_from_static_buffer(text.data(), text.size());
 }
 
+// gRPC ends the process over others.
+bool IsSendable(std::string_view name, std::string_view value) {
+  const grpc_slice key = SliceOf(name);
+  return grpc_header_key_is_legal(key) != 0 &&
+         (grpc_is_binary_header(key) != 0 ||
+          grpc_header_nonbin_value_is_legal(SliceOf(value)) != 0);
+}
+
 void AddHeader(std::string_view name, std::string_view value,
                v1::Response& response) {
   v1::Header* const header = response.add_headers();
@@ -95,7 +103,7 @@ GrpcAnswer NotKept() {
 }
 
 GrpcAnswer NotOfGrpc() {
-  return {.status = CallStatus(StatusCode::FAILED_PRECONDITION, "MISMATCH",
+  return {.status = CallStatus(StatusCode::FAILED_PRECONDITION, "KEY_REUSED",
                                "the response recorded under this key is not "
                                "one of gRPC")};
 }
@@ -132,13 +140,6 @@ int HttpStatusOf(StatusCode code) {
     default:
       return 500;
   }
-}
-
-bool IsSendable(std::string_view name, std::string_view value) {
-  const grpc_slice key = SliceOf(name);
-  return grpc_header_key_is_legal(key) != 0 &&
-         (grpc_is_binary_header(key) != 0 ||
-          grpc_header_nonbin_value_is_legal(SliceOf(value)) != 0);
 }
 
 bool IsHandedOn(std::string_view name, std::string_view value) {

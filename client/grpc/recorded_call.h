@@ -41,10 +41,8 @@ inline constexpr char kHeadersOmittedTrailer[] = "idempotent-headers-omitted";
 // As google/rpc/code.proto has it. 500 for what is no code.
 int HttpStatusOf(grpc::StatusCode code);
 
-// Whether gRPC sends it: it ends the process over a name or a value that is
-// against its rules.
-bool IsSendable(std::string_view name, std::string_view value);
-// Sendable, and none of the names that each transfer makes anew.
+// Metadata that gRPC can send, under none of the names that each transfer makes
+// anew.
 bool IsHandedOn(std::string_view name, std::string_view value);
 
 // Where the headers are longer than a record keeps (64, or 16 KiB), it holds

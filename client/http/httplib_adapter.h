@@ -26,8 +26,8 @@
 //     retry may so have another boundary.
 //   - It decompresses a body: hashed is the content.
 //   - Old versions drop a header without a value: such a key is missing.
-//   - Server::set_payload_max_length() bounds the body; in old versions it
-//     does not bound one that is sent in chunks.
+//   - Server::set_payload_max_length() does not bound a body that is sent in
+//     chunks: WrapBounded() does.
 //
 // A response with a content provider (streamed, chunked, a file) is recorded
 // without its body: a retry is answered 410 response-not-kept.
@@ -36,6 +36,7 @@
 
 #include <httplib.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -43,6 +44,7 @@
 
 #include "client/execution.h"
 #include "client/http/middleware.h"
+#include "client/http/problem.h"
 #include "client/http/request.h"
 #include "client/http/route.h"
 #include "client/operation.h"
@@ -69,6 +71,29 @@ class HttplibGuard {
             resolve = std::move(resolve)](const httplib::Request& request,
                                           httplib::Response& response) {
       Serve(route, handler, resolve, request, response);
+    };
+  }
+
+  // The same for bodies of at most `request_bytes_max`, in chunks or not: a
+  // longer one is read to its end but not kept, and refused with 413
+  // request-too-long. The handler finds the body in `request.body`, of a
+  // multipart one the parts in `request.files`; `request.params` are those of
+  // the query only.
+  httplib::Server::HandlerWithContentReader WrapBounded(
+      std::size_t request_bytes_max, HttpRoute route, Handler handler,
+      Resolver resolve = nullptr) {
+    return [this, request_bytes_max, route = std::move(route),
+            handler = std::move(handler), resolve = std::move(resolve)](
+               const httplib::Request& request, httplib::Response& response,
+               const httplib::ContentReader& reader) {
+      httplib::Request whole = request;
+      bool too_long = false;
+      // What cannot be read, httplib has answered.
+      if (!Read(reader, request_bytes_max, whole, too_long)) return;
+      if (too_long) {
+        return Write(middleware_.Refuse(kRequestTooLong), response);
+      }
+      Serve(route, handler, resolve, whole, response);
     };
   }
 
@@ -113,11 +138,39 @@ class HttplibGuard {
         },
         resolver);
     if (answer.body_omitted()) {
-      own.status = answer.status_code();
       response = std::move(own);
       return;
     }
     Write(std::move(answer), response);
+  }
+
+  static bool Read(const httplib::ContentReader& reader, std::size_t bytes_max,
+                   httplib::Request& request, bool& too_long) {
+    constexpr std::size_t kPartOverhead = 256;
+    std::size_t left = bytes_max;
+    const auto fits = [&](std::size_t size) {
+      too_long = too_long || size > left;
+      if (!too_long) left -= size;
+      return !too_long;
+    };
+    if (!request.is_multipart_form_data()) {
+      return reader([&](const char* bytes, std::size_t size) {
+        if (fits(size)) request.body.append(bytes, size);
+        return true;
+      });
+    }
+    std::string* content = nullptr;
+    return reader(
+        [&](const httplib::MultipartFormData& part) {
+          if (fits(kPartOverhead + part.name.size() + part.filename.size())) {
+            content = &request.files.emplace(part.name, part)->second.content;
+          }
+          return true;
+        },
+        [&](const char* bytes, std::size_t size) {
+          if (fits(size)) content->append(bytes, size);
+          return true;
+        });
   }
 
   // Puts in place of a multipart body, which is no longer there, its parts. The

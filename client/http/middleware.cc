@@ -66,7 +66,7 @@ void PrintNotice(const HttpNotice& notice) {
       break;
   }
   std::fprintf(stderr, "idempotency: scope %s: %s: %s\n", notice.scope.c_str(),
-               what, std::string(notice.why.ToString()).c_str());
+               what, notice.why.ToString().c_str());
 }
 
 void Notify(const HttpMiddlewareOptions& options, HttpNotice notice) {
@@ -100,7 +100,7 @@ using Admission = std::variant<Unguarded, Operation, v1::Response>;
 
 Admission Admit(const HttpRequest& request, const HttpRoute& route,
                 const HttpMiddlewareOptions& options) {
-  if (IsSafe(request.method)) return Unguarded();
+  if (!IsGuarded(request, route)) return Unguarded();
   const auto key = ParseIdempotencyKey(FieldValues(request, route.key_header));
   if (!key.ok()) {
     return MakeProblem(kKeyMalformed, options.problem_type_prefix,
@@ -108,7 +108,6 @@ Admission Admit(const HttpRequest& request, const HttpRoute& route,
                                     std::string(key.status().message())));
   }
   if (!key->has_value()) {
-    if (!route.required) return Unguarded();
     return MakeProblem(
         kKeyMissing, options.problem_type_prefix,
         absl::StrCat("Send ", route.key_header,
@@ -191,10 +190,11 @@ class Exchange {
         Tell(HttpNotice::Kind::kMisconfigured, result.status);
         return Refuse(kMisconfigured);
       case RunOutcome::kUnavailable:
+        Tell(HttpNotice::Kind::kUnavailable, result.status);
+        break;
       case RunOutcome::kHungUp:
         break;
     }
-    Tell(HttpNotice::Kind::kUnavailable, result.status);
     return Refuse(kUnavailable,
                   RetryDelayOf(result.status).value_or(kRetryAfterDefault));
   }
@@ -239,7 +239,8 @@ class Exchange {
     // Another program may have recorded what HTTP does not know.
     const bool is_http = status >= 200 && status <= 599;
     if (!is_http || (response.body_omitted() && HasBody(status))) {
-      return Refuse(kResponseNotKept);
+      return MakeProblem(kResponseNotKept, options_->problem_type_prefix,
+                         absl::StrCat("It was answered with status ", status));
     }
     KeepSendableHeaders(route_, response);
     if (!HasBody(status)) response.clear_body();
@@ -323,10 +324,20 @@ void RunUnguarded(const AsyncHttpHandler& handler, const Options& options,
 
 }  // namespace
 
+bool IsGuarded(const HttpRequest& request, const HttpRoute& route) {
+  return !IsSafe(request.method) &&
+         (route.required || !FieldValues(request, route.key_header).empty());
+}
+
 HttpMiddleware::HttpMiddleware(RunOnce& once, HttpMiddlewareOptions options)
     : once_(once),
       options_(
           std::make_shared<const HttpMiddlewareOptions>(std::move(options))) {}
+
+v1::Response HttpMiddleware::Refuse(const Problem& problem,
+                                    std::string_view detail) const {
+  return MakeProblem(problem, options_->problem_type_prefix, detail);
+}
 
 v1::Response HttpMiddleware::Handle(const HttpRequest& request,
                                     const HttpRoute& route,

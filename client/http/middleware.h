@@ -36,9 +36,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "client/execution.h"
+#include "client/http/problem.h"
 #include "client/http/request.h"
 #include "client/http/route.h"
 #include "client/operation.h"
@@ -80,6 +82,10 @@ using AsyncHttpHandler =
     std::function<void(std::shared_ptr<Execution> execution,
                        std::function<void(HttpResult)> answer)>;
 
+// Whether such a request needs the coordinator, or is refused for its key; any
+// other runs unguarded whatever its body is, which need not be read before.
+bool IsGuarded(const HttpRequest& request, const HttpRoute& route);
+
 // What somebody has to know of. `scope` is the record's; no key, no body.
 struct HttpNotice {
   enum class Kind {
@@ -108,6 +114,10 @@ class HttpMiddleware {
  public:
   // `once` must outlive it, and every request that was started.
   explicit HttpMiddleware(RunOnce& once, HttpMiddlewareOptions options = {});
+
+  // A problem as this object words it, for what an adapter refuses itself.
+  v1::Response Refuse(const Problem& problem,
+                      std::string_view detail = "") const;
 
   // Blocks until there is a response. Handler and resolver run in the calling
   // thread, as in RunOnce::Run; the operation is settled also if nobody is

@@ -23,6 +23,8 @@ inline constexpr Problem kKeyMissing{400, "key-missing",
                                      "This request needs an idempotency key"};
 inline constexpr Problem kKeyMalformed{400, "key-malformed",
                                        "The idempotency key cannot be read"};
+inline constexpr Problem kRequestTooLong{413, "request-too-long",
+                                         "The request is too long"};
 inline constexpr Problem kKeyReused{
     422, "key-reused", "The idempotency key belongs to a different request"};
 inline constexpr Problem kInProgress{

@@ -50,8 +50,7 @@ class GrpcPassThrough::ServiceSide final
   bool upward_hold_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
-// ------------------------------------------------------------ the caller's
-// side
+// ----------------------------------------------------------- the caller's side
 
 void GrpcPassThrough::CallerSide::OnSendInitialMetadataDone(bool) {
   pass_.service_->ReadNext();
@@ -66,8 +65,7 @@ void GrpcPassThrough::CallerSide::OnWriteDone(bool ok) {
   pass_.service_->ReadNext();
 }
 
-// ----------------------------------------------------------- the service's
-// side
+// ---------------------------------------------------------- the service's side
 
 void GrpcPassThrough::ServiceSide::Start() {
   pass_.upstream_->stub().PrepareBidiStreamingCall(

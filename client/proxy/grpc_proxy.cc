@@ -194,7 +194,6 @@ absl::StatusOr<std::unique_ptr<GrpcProxy>> GrpcProxy::Start(
       new GrpcProxy(std::make_unique<Impl>(options, std::move(once))));
   Impl& impl = *proxy->impl_;
   if (absl::Status set = proxy->SetRoutes(std::move(routes)); !set.ok()) {
-    impl.drained = true;
     return set;
   }
   grpc::ServerBuilder builder;

@@ -1,5 +1,6 @@
 #include "client/proxy/grpc_upstream.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kConnectionLook{5};
+// Between two looks at whether there is a connection: ever longer, so that a
+// crowd that waits for one costs little.
+constexpr milliseconds kLookPauseMin{5};
+constexpr milliseconds kLookPauseMax{100};
 // A service that was restarted is found again soon.
 constexpr int kReconnectMsMin = 100;
 constexpr int kReconnectMsMax = 1'000;
@@ -72,6 +76,7 @@ struct GrpcUpstream::UnaryCall {
   milliseconds timeout;
   Answered answered;
   ClientEnvironment::TimePoint connected_by;
+  milliseconds look_pause = kLookPauseMin;
 
   Mutex mutex;
   std::unique_ptr<Timer> look ABSL_GUARDED_BY(mutex);
@@ -118,19 +123,25 @@ std::optional<bool> GrpcUpstream::Connected() const {
 // A call that is begun without a connection ends with UNAVAILABLE as one does
 // whose connection broke: then nobody could say that nothing was sent.
 void GrpcUpstream::SendWhenConnected(const std::shared_ptr<UnaryCall>& call) {
+  if (closed()) return call->AnswerNotSent("the sidecar ends");
   const std::optional<bool> connected = Connected();
   if (connected.value_or(false)) return Send(call);
   if (connected.has_value() || environment_->Now() >= call->connected_by) {
     return call->AnswerNotSent("the service cannot be reached");
   }
+  const milliseconds pause = call->look_pause;
+  call->look_pause = std::min(2 * pause, kLookPauseMax);
   // The timer's thread waits here until the timer is in its place.
   MutexLock lock(call->mutex);
-  call->look = environment_->RunAfter(
-      kConnectionLook,
-      [self = shared_from_this(), call] { self->SendWhenConnected(call); });
+  call->look = environment_->RunAfter(pause, [self = shared_from_this(), call] {
+    self->SendWhenConnected(call);
+  });
 }
 
 void GrpcUpstream::Send(const std::shared_ptr<UnaryCall>& call) {
+  if (call->request.may_be_sent && !call->request.may_be_sent()) {
+    return call->AnswerNotSent("the claim was lost before a connection was");
+  }
   for (const auto& [name, value] : call->request.metadata) {
     call->context.AddMetadata(name, value);
   }
@@ -152,6 +163,11 @@ void GrpcUpstream::Send(const std::shared_ptr<UnaryCall>& call) {
         call->answered(std::move(answer));
         self->Leave(call);
       });
+}
+
+bool GrpcUpstream::closed() {
+  MutexLock lock(mutex_);
+  return closed_;
 }
 
 bool GrpcUpstream::Enter(const std::shared_ptr<UnaryCall>& call) {

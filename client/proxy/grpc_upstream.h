@@ -35,12 +35,14 @@ struct UpstreamRequest {
   std::string method;  // path
   GrpcMetadata metadata;
   std::string message;
+  // Asked right before it is sent; null: it may.
+  std::function<bool()> may_be_sent;
 };
 
 struct UpstreamAnswer {
   GrpcAnswer answer;
   GrpcMetadata initial_metadata = {};
-  // Nothing was sent: there was no connection.
+  // False: nothing was, for want of a connection or because it might no more.
   bool sent = true;
 };
 
@@ -75,6 +77,8 @@ class GrpcUpstream : public std::enable_shared_from_this<GrpcUpstream> {
   std::optional<bool> Connected() const;
   void SendWhenConnected(const std::shared_ptr<UnaryCall>& call);
   void Send(const std::shared_ptr<UnaryCall>& call);
+  bool closed();
+  // False: it is closed.
   bool Enter(const std::shared_ptr<UnaryCall>& call);
   void Leave(const std::shared_ptr<UnaryCall>& call);
 

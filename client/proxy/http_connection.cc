@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::size_t kChunkBytes = 16'384;
 
+std::string_view Text(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
 // How a guarded request was answered.
 ProxyAnswer AnswerOf(const GuardedRequest& guarded, const HttpRoute& rule,
                      const v1::Response& response, bool unguarded) {
@@ -268,7 +272,7 @@ bool HttpConnection::RefuseFor(const absl::Status& error) {
       return Refuse(kHeadTooLarge, ProxyAnswer::kRefused,
                     absl::StrCat("at most ", kHeadBytesMax, " bytes"));
     case absl::StatusCode::kInvalidArgument:
-      return Refuse(kMalformed, ProxyAnswer::kRefused);
+      return Refuse(kMalformed, ProxyAnswer::kRefused, Text(error));
     default:
       return false;  // Nobody is there to be told.
   }

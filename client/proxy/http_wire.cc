@@ -4,6 +4,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -47,8 +48,9 @@ template <typename Parser>
 void Prepare(std::optional<Parser>& parser) {
   parser.emplace();
   parser->header_limit(kHeadBytesMax);
-  // Whoever reads the body has a limit of their own.
-  parser->body_limit(boost::none);
+  // Whoever reads the body has a limit of their own. (Beast 1.74 takes none for
+  // less than any.)
+  parser->body_limit(std::numeric_limits<std::uint64_t>::max());
   parser->eager(true);
 }
 

@@ -31,9 +31,8 @@ bool IsMadeUp(const GrpcAnswer& answer) {
   }
 }
 
-}  // namespace
-
-FunctionResult KeyedCall::Judge(const UpstreamAnswer& upstream) {
+// What is done with an answer of the service's, or with the lack of one.
+FunctionResult Judge(const UpstreamAnswer& upstream) {
   const absl::Status status = ToAbslStatus(upstream.answer.status);
   if (!upstream.sent) return NothingHappened{status};
   if (IsMadeUp(upstream.answer) || LeavesUnknown(upstream.answer.status)) {
@@ -41,6 +40,8 @@ FunctionResult KeyedCall::Judge(const UpstreamAnswer& upstream) {
   }
   return Executed{ToResponse(upstream.answer)};
 }
+
+}  // namespace
 
 KeyedCall::KeyedCall(RunOnce& once, std::shared_ptr<GrpcUpstream> upstream,
                      std::shared_ptr<const GrpcRoute> route, std::string key,
@@ -52,9 +53,11 @@ KeyedCall::KeyedCall(RunOnce& once, std::shared_ptr<GrpcUpstream> upstream,
       key_(std::move(key)),
       slot_(std::move(slot)),
       context_(context),
+      method_(context.method()),
       request_{.method = context.method(),
                .metadata = HandedOn(context.client_metadata()),
-               .message = {}} {}
+               .message = {},
+               .may_be_sent = nullptr} {}
 
 void KeyedCall::Start() {
   self_ = shared_from_this();
@@ -80,9 +83,8 @@ void KeyedCall::OnReadDone(bool ok) {
 }
 
 void KeyedCall::Run() {
-  const Operation operation =
-      OperationOf(route_->rule, request_.method, key_, request_.message,
-                  context_.deadline());
+  const Operation operation = OperationOf(
+      route_->rule, method_, key_, request_.message, context_.deadline());
   AsyncResolver resolve;
   if (route_->resolves) {
     // The service itself finds out, being told.
@@ -96,9 +98,10 @@ void KeyedCall::Run() {
       [self = shared_from_this()](
           const std::shared_ptr<Execution>& execution,
           const Completion<FunctionResult>& completion) {
-        self->Ask(&execution->claimed(), completion);
+        self->Ask(execution, completion);
       },
       [self = shared_from_this()](const RunResult& result) {
+        Notify(self->route_->rule, self->method_, result);
         if (self->route_->rule.fail_open && HasNoCoordinator(result)) {
           return self->Ask(nullptr, Completion<FunctionResult>(
                                         [self](const FunctionResult& answer) {
@@ -118,11 +121,14 @@ void KeyedCall::Run() {
   if (hung_up) started->HangUp();
 }
 
-void KeyedCall::Ask(const v1::Claimed* claimed,
+void KeyedCall::Ask(const std::shared_ptr<Execution>& execution,
                     const Completion<FunctionResult>& completion) {
-  UpstreamRequest request = request_;
-  if (claimed != nullptr) {
-    for (auto& [name, value] : UpstreamHeaders(*claimed)) {
+  // Asked once, whatever comes of it.
+  UpstreamRequest request = std::move(request_);
+  if (execution != nullptr) {
+    // A connection may take longer than the lease.
+    request.may_be_sent = [execution] { return execution->permitted(); };
+    for (auto& [name, value] : UpstreamHeaders(execution->claimed())) {
       request.metadata.emplace_back(std::move(name), std::move(value));
     }
   }

@@ -20,9 +20,6 @@ namespace idempotency::internal {
 class KeyedCall final : public grpc::ServerGenericBidiReactor,
                         public std::enable_shared_from_this<KeyedCall> {
  public:
-  // What is done with an answer of the service's, or with the lack of one.
-  static FunctionResult Judge(const UpstreamAnswer& upstream);
-
   KeyedCall(RunOnce& once, std::shared_ptr<GrpcUpstream> upstream,
             std::shared_ptr<const GrpcRoute> route, std::string key,
             std::shared_ptr<void> slot,
@@ -37,8 +34,8 @@ class KeyedCall final : public grpc::ServerGenericBidiReactor,
 
  private:
   void Run();
-  // Asks the service; `claimed` is null for a call without a claim.
-  void Ask(const v1::Claimed* claimed,
+  // Asks the service, once; `execution` is null for a call without a claim.
+  void Ask(const std::shared_ptr<Execution>& execution,
            const Completion<FunctionResult>& completion);
   // Only the first one counts.
   void Answer(const GrpcAnswer& answer, bool with_initial_metadata = false);
@@ -50,7 +47,8 @@ class KeyedCall final : public grpc::ServerGenericBidiReactor,
   const std::shared_ptr<void> slot_;
   // gRPC's, until Answer().
   grpc::GenericCallbackServerContext& context_;
-  // Constant when the claim is made.
+  const std::string method_;
+  // Complete when the claim is made; empty when the service is asked.
   UpstreamRequest request_;
   bool read_ = false;
   grpc::ByteBuffer incoming_;

@@ -12,6 +12,16 @@ bool IsClaim(const Call& call) {
   return std::holds_alternative<ClaimCall>(call.request);
 }
 
+// The owner's renewal is nobody's rival: neither counted as one nor held up.
+bool IsRenewal(const Call& call) {
+  const auto* claim = std::get_if<ClaimCall>(&call.request);
+  return claim != nullptr && claim->command.renew_fencing_token != 0;
+}
+
+bool MayPause(const Call& call) {
+  return IsClaim(call) && !IsRenewal(call) && call.seen == nullptr;
+}
+
 // May the second call be answered from what the first one finds?
 bool MayFollow(const Call& leader, const Call& call) {
   return leader.request.index() == call.request.index() &&
@@ -34,8 +44,7 @@ void CallQueue::LetPause(const RecordId& id, Chain& chain, SteadyTime now) {
 CallQueue::Chain& CallQueue::ChainFor(const Call& call) {
   Chain& chain = chains_[call.id()];
   if (chain.place == Place::kNone ||
-      (chain.place == Place::kPaused &&
-       (!IsClaim(call) || call.seen != nullptr))) {
+      (chain.place == Place::kPaused && !MayPause(call))) {
     MakeReady(call.id(), chain);
   }
   return chain;
@@ -83,6 +92,16 @@ void CallQueue::PauseForCrowd(const RecordId& id, SteadyTime now) {
   if (chain.place == Place::kNone) LetPause(id, chain, now);
 }
 
+bool CallQueue::IsCrowd(const Led& led, SteadyTime now) {
+  const Call& leader = led.leader.front();
+  if (!IsClaim(leader)) return false;
+  const std::size_t claims = led.followers.size() + 1;
+  return claims > limits::kCrowd ||
+         (led.after_crowd && claims >= limits::kCrowdRounds) ||
+         (!IsRenewal(leader) &&
+          recent_.Count(leader.id(), now) >= limits::kCrowdRounds);
+}
+
 SteadyTime CallQueue::next_round() const {
   if (empty()) return SteadyTime::max();
   return ready_.empty() ? pauses_.front().end : SteadyTime::min();
@@ -116,10 +135,9 @@ std::vector<Led> CallQueue::TakeRound(SteadyTime now, std::size_t items_max,
       CountOut(led.leader.front());
       for (const Call& call : led.followers) CountOut(call);
       led.after_crowd = after_crowd;
-      crowd =
-          IsClaim(led.leader.front()) && led.followers.size() >= limits::kCrowd;
+      crowd = IsCrowd(led, now);
     }
-    if (crowd && (calls.empty() || IsClaim(calls.front()))) {
+    if (crowd && (calls.empty() || MayPause(calls.front()))) {
       LetPause(chain->first, chain->second, now);
     } else if (calls.empty()) {
       chains_.erase(chain);

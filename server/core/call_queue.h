@@ -11,6 +11,7 @@
 #include "absl/container/node_hash_map.h"
 #include "server/core/call.h"
 #include "server/core/clock.h"
+#include "server/core/recent_rounds.h"
 
 namespace idempotency {
 
@@ -23,9 +24,10 @@ struct Led {
   bool after_crowd = false;
 };
 
-// A key with a crowd, of followers in a round or of waiters, goes into the next
-// round only after kCrowdPause, unless something else than a claim is asked of
-// it or its waiters are woken.
+// A key with a crowd, of followers in a round, of waiters, or of claims in
+// several rounds soon after each other, goes into the next round only after
+// kCrowdPause, unless something else than another owner's claim is asked of it
+// or its waiters are woken.
 //
 // Not thread-safe; reads no clock. Calls move between lists by splicing, so
 // that pointers into a call stay valid from Add() to its end.
@@ -92,6 +94,8 @@ class CallQueue {
   Chain& ChainFor(const Call& call);
   void MakeReady(const RecordId& id, Chain& chain);
   void LetPause(const RecordId& id, Chain& chain, SteadyTime now);
+  // Is a crowd behind what a round took of the key?
+  bool IsCrowd(const Led& led, SteadyTime now);
   void EndPauses(SteadyTime now);
   void CountIn(const Call& call);
   void CountOut(const Call& call);
@@ -100,6 +104,7 @@ class CallQueue {
   std::deque<RecordId> ready_;
   // By their ends. Chains that have been made ready meanwhile stay in it.
   std::deque<Pause> pauses_;
+  RecentRounds recent_;
   Total all_;
   Total woken_;
 };

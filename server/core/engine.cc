@@ -1,10 +1,10 @@
 #include "server/core/engine.h"
 
-#include <functional>
 #include <list>
 #include <optional>
-#include <string_view>
 #include <utility>
+
+#include "server/core/stable_hash.h"
 
 namespace idempotency {
 namespace {
@@ -40,12 +40,6 @@ std::size_t BytesOf(const ReleaseCommand& command) {
   return BytesOf(command.id);
 }
 
-// The same in every run, unlike absl::Hash, so that a run can be repeated.
-std::size_t HashOf(const RecordId& id) {
-  const std::hash<std::string_view> hash;
-  return hash(id.scope) * 31 + hash(id.key);
-}
-
 }  // namespace
 
 Engine::Engine(const LaneOptions& options, const Clock& clock,
@@ -67,7 +61,7 @@ Engine::Engine(const LaneOptions& options, const Clock& clock,
 
 template <typename Command, typename Outcome>
 void Engine::Enqueue(Command command, CallContext context, Done<Outcome> done) {
-  Lane& lane = *lanes_[HashOf(command.id) % lanes_.size()];
+  Lane& lane = *lanes_[StableHashOf(command.id) % lanes_.size()];
   const std::size_t bytes = BytesOf(command);
   std::list<Call> call;
   call.push_back({.request = Request<Command, Outcome>{std::move(command),

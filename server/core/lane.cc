@@ -42,6 +42,7 @@ void Lane::Submit(std::list<Call> call) {
     refusal = accepting_ ? Admit(call.front()) : Draining();
     if (refusal.ok()) {
       queue_.Add(std::move(call));
+      submitted_.fetch_add(1, std::memory_order_release);
       wake = std::exchange(sleeping_, false);
     }
   }

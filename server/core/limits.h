@@ -84,6 +84,9 @@ inline constexpr std::size_t kWaitersBytesMax = kQueueBytesMax;
 // later, so that its crowd needs few statements.
 inline constexpr std::size_t kCrowd = 16;
 inline constexpr std::chrono::milliseconds kCrowdPause{10};
+// The same for one whose claims come a few at a time, in so many rounds within
+// such a pause.
+inline constexpr int kCrowdRounds = 4;
 // A caller that is refused at once goes elsewhere or comes back; one that is
 // answered after a second has often given up.
 inline constexpr std::chrono::seconds kQueueWaitMaxDefault{1};

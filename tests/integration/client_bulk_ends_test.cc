@@ -358,6 +358,7 @@ TEST(BulkStreamsTest, AStreamThatIsIdleIsClosedInGoodOrderAndReplaced) {
 }
 
 TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
+  absl::Notification first_came;
   absl::Notification answer_first;
   std::promise<bool> closed_in_order;
   ScriptedServer server({Lost()}, 0,
@@ -365,6 +366,7 @@ TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
                            v1::BulkResponse response;
                            *response.add_results() =
                                GrantOf(ReadCommands(wire, 1).at(0));
+                           first_came.Notify();
                            answer_first.WaitForNotification();
                            wire->Write(response);
                            v1::BulkRequest none;
@@ -392,6 +394,7 @@ TEST(BulkStreamsTest, ANewConnectionHasItsOwnStreamAndTheOldOneEndsAnswered) {
   const auto second = std::make_shared<KeptClaim>("second");
 
   const auto old_stream = send(old_connection, first);
+  first_came.WaitForNotification();
   const auto new_stream = send(new_connection, second);
 
   ASSERT_NE(old_stream, nullptr);

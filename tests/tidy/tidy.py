@@ -58,7 +58,12 @@ ARROWS = [
      "what decides in the client knows no gRPC")
     for part in ("attempt", "bulk_command", "bulk_queue", "coordinator",
                  "execution", "executor", "left_out", "once_", "operation",
-                 "retry", "status.h")
+                 "proxy/upstream_headers", "retry", "status.h")
+] + [
+    (f"client/http/{part}", rf"{GRPC}|<httplib",
+     "the middleware knows no gRPC and no framework")
+    for part in ("fingerprint", "idempotency_key", "middleware", "problem",
+                 "recorded_headers", "request", "route")
 ]
 # (what, the files that may include it, why); below server/ only. The files
 # that lie in server/ itself are app.

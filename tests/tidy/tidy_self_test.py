@@ -73,6 +73,7 @@ ARROWS = {
     "client/once_machine.cc": [
         "<grpcpp/grpcpp.h>", '"grpcpp/client_context.h"',
         '"client/client.h"', '"client/async_client.h"'],
+    "client/http/middleware.h": ["<grpcpp/grpcpp.h>", "<httplib.h>"],
 }
 
 

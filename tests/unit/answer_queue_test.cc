@@ -108,6 +108,7 @@ TEST_F(LaneWithAnswerQueueTest, NoneIsLostWhenTheQueueIsFull) {
   for (int i = 0; i < 10; ++i) {
     ClaimKeys(20);
     lane().RunBatch();
+    clock_.Advance(limits::kCrowdPause);
   }
   queue_.Stop();
   while (queue_.Run()) {

@@ -64,6 +64,41 @@ TEST_F(CrowdTest, FewDoNotMakeAPause) {
   EXPECT_THAT(script_.batches, SizeIs(2));
 }
 
+TEST_F(CrowdTest, ThatComesOneByOneMakesAPauseToo) {
+  for (int i = 0; i < limits::kCrowdRounds; ++i) {
+    Claim("one by one", {.key = "a"});
+    lane().RunBatch();
+  }
+  EXPECT_THAT(script_.batches, SizeIs(limits::kCrowdRounds));
+  Claim("late", {.key = "a"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches, SizeIs(limits::kCrowdRounds));
+  EXPECT_EQ(lane().next_work(), clock_.Now() + limits::kCrowdPause);
+}
+
+TEST_F(CrowdTest, IsNotMadeOfClaimsThatAreFarApart) {
+  for (int i = 0; i < 3 * limits::kCrowdRounds; ++i) {
+    Claim("now and then", {.key = "a"});
+    lane().RunBatch();
+    clock_.Advance(limits::kCrowdPause / (limits::kCrowdRounds - 2));
+  }
+  EXPECT_THAT(script_.batches, SizeIs(3 * limits::kCrowdRounds));
+}
+
+TEST_F(CrowdTest, IsNotMadeOfRenewalsAndHoldsNoneUp) {
+  for (int i = 0; i < 3 * limits::kCrowdRounds; ++i) {
+    Claim("renewal", {.key = "a", .renew_fencing_token = 7});
+    lane().RunBatch();
+  }
+  EXPECT_THAT(script_.batches, SizeIs(3 * limits::kCrowdRounds));
+  LetCrowdAsk("a");
+  lane().RunBatch();
+  Claim("late", {.key = "a"});
+  Claim("renewal", {.key = "a", .renew_fencing_token = 7});
+  lane().RunBatch();
+  EXPECT_EQ(answers_.back().first, "renewal");
+}
+
 TEST_F(CrowdTest, IsForgottenAfterThePause) {
   LetCrowdAsk("a");
   lane().RunBatch();

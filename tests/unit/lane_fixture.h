@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -171,6 +172,7 @@ class LaneTest : public ::testing::Test {
     std::string key;
     milliseconds timeout = seconds(30);
     std::string policy{};
+    std::int64_t renew_fencing_token = 0;
     std::size_t bytes = 100;
     std::function<bool()> cancelled{};
   };
@@ -179,7 +181,8 @@ class LaneTest : public ::testing::Test {
   void Claim(const std::string& name, const Asked& asked) {
     ClaimCommand command{.id = {"scope", asked.key},
                          .request_hash = "hash",
-                         .policy_name = asked.policy};
+                         .policy_name = asked.policy,
+                         .renew_fencing_token = asked.renew_fencing_token};
     command.claim_token.bytes[0] = ++tokens_;
     Submit(ClaimCall{std::move(command),
                      [this, name](absl::StatusOr<ClaimOutcome> outcome) {

@@ -238,6 +238,7 @@ TEST_F(WaiterTest, WokenCrowdTakesNoRoomFromOtherKeys) {
   LetOwnerHold();
   for (int i = 0; i < 6; ++i) {
     LetWait(0, "waiter " + std::to_string(i), {.token = i + 2});
+    Pass(limits::kCrowdPause);
   }
   Finalize(0);
   Lane& lane = *At(0).engine->lanes().front();

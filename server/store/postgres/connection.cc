@@ -1,6 +1,5 @@
 #include "server/store/postgres/connection.h"
 
-#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -9,11 +8,6 @@
 namespace idempotency {
 namespace {
 
-constexpr std::chrono::seconds kPlanAgeMax{60};
-constexpr std::int64_t kReplanFactor = 10;
-// By an index, a full batch takes a few milliseconds.
-constexpr std::chrono::milliseconds kSlow{25};
-constexpr std::chrono::seconds kSlowPlanAgeMin{1};
 // Only migrations are transactions; a change of a big table takes its time.
 constexpr std::chrono::hours kTransactionTimeMax{24};
 
@@ -37,9 +31,10 @@ class Stopwatch {
   Stopwatch(const Clock& clock, StatementMetrics* counts)
       : clock_(clock), counts_(counts), started_(clock.Now()) {}
   ~Stopwatch() {
-    if (counts_ != nullptr) ObserveTime(counts_->time, so_far());
+    if (counts_ != nullptr) {
+      ObserveTime(counts_->time, clock_.Now() - started_);
+    }
   }
-  SteadyTime::duration so_far() const { return clock_.Now() - started_; }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
@@ -50,34 +45,6 @@ class Stopwatch {
 };
 
 }  // namespace
-
-bool ReplanSchedule::Due(SteadyTime now) {
-  ++executions_;
-  if (!planned_at_.has_value()) {
-    planned_at_ = now;
-    return false;
-  }
-  const bool grown = executions_ > next_;
-  const SteadyTime::duration age = now - *planned_at_;
-  if (!grown && age < (slow_ ? slow_plan_age_ : kPlanAgeMax)) return false;
-  if (grown) next_ *= kReplanFactor;
-  // A database that is slow by itself is not to plan again and again.
-  if (slow_) {
-    slow_plan_age_ =
-        std::min<SteadyTime::duration>(slow_plan_age_ * 2, kPlanAgeMax);
-  }
-  planned_at_ = now;
-  slow_ = false;
-  return true;
-}
-
-void ReplanSchedule::Took(SteadyTime::duration time) {
-  if (time >= kSlow) {
-    slow_ = true;
-  } else {
-    slow_plan_age_ = kSlowPlanAgeMin;
-  }
-}
 
 // The members are destroyed in reverse order: the registration must go first.
 struct Connection::Session {
@@ -92,7 +59,6 @@ struct Connection::Session {
   pqxx::connection connection;
   std::optional<pqxx_compat::NoticeRegistration> notices;
   std::set<std::string_view> prepared;
-  ReplanSchedule replan;
   // Goes before the connection and its socket do.
   std::optional<StatementWatch::Guard> guard;
 };
@@ -193,9 +159,6 @@ bool Connection::IsNamed(const Statement& statement) const {
 absl::Status Connection::MakeReady(const Statement& statement, bool& stale) {
   if (!IsNamed(statement)) return absl::OkStatus();
   try {
-    if (session_->replan.Due(clock_.Now())) {
-      pqxx::nontransaction(session_->connection).exec("DISCARD PLANS");
-    }
     if (session_->prepared.count(statement.name) == 0) {
       pqxx_compat::Prepare(session_->connection, std::string(statement.name),
                            std::string(statement.sql));
@@ -228,6 +191,24 @@ absl::StatusOr<pqxx::result> Connection::RunOnce(const Statement& statement,
   return result;
 }
 
+pqxx::result Connection::Execute(const Statement& statement,
+                                 const Parameters& parameters) {
+  if (statement.plan == Plan::kInOrder) {
+    pqxx::work transaction(session_->connection);
+    transaction.exec("SET LOCAL enable_indexscan = on");
+    pqxx::result result = pqxx_compat::RunUnnamed(
+        transaction, std::string(statement.sql), parameters);
+    transaction.commit();
+    return result;
+  }
+  pqxx::nontransaction transaction(session_->connection);
+  return IsNamed(statement)
+             ? pqxx_compat::RunPrepared(transaction,
+                                        std::string(statement.name), parameters)
+             : pqxx_compat::RunUnnamed(transaction, std::string(statement.sql),
+                                       parameters);
+}
+
 absl::StatusOr<pqxx::result> Connection::Send(const Statement& statement,
                                               const Parameters& parameters,
                                               bool& stale) {
@@ -241,14 +222,7 @@ absl::StatusOr<pqxx::result> Connection::Send(const Statement& statement,
   const bool writes = statement.effect == Effect::kWrite;
   session_->unconfirmed = false;
   try {
-    pqxx::nontransaction transaction(session_->connection);
-    pqxx::result result =
-        IsNamed(statement)
-            ? pqxx_compat::RunPrepared(transaction, std::string(statement.name),
-                                       parameters)
-            : pqxx_compat::RunUnnamed(transaction, std::string(statement.sql),
-                                      parameters);
-    if (IsNamed(statement)) session_->replan.Took(stopwatch.so_far());
+    pqxx::result result = Execute(statement, parameters);
     if (!writes || !session_->unconfirmed) return result;
   } catch (...) {
     const Failure failure = FailureOfCurrentException(

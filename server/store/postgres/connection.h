@@ -4,10 +4,8 @@
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_H_
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,8 +23,9 @@ namespace idempotency {
 enum class Effect { kRead, kWrite };
 
 // kKept: prepared once and its plan kept, for the hot path. kFresh: planned at
-// each execution, to suit the tables as they are then.
-enum class Plan { kKept, kFresh };
+// each execution. kInOrder: likewise, and may walk an index in its order, which
+// the session's settings do not allow.
+enum class Plan { kKept, kFresh, kInOrder };
 
 struct Statement {
   std::string_view name;  // of the operation, for errors; unique
@@ -37,24 +36,6 @@ struct Statement {
 
 // Parameters in PostgreSQL's binary format, none of them NULL.
 using Parameters = std::vector<std::string>;
-
-// Decides when cached plans are to be made anew. A plan that was made while
-// the table was all but empty reads the whole table, and stays.
-class ReplanSchedule {
- public:
-  // Counts an execution. True when the plans are to be discarded before it.
-  bool Due(SteadyTime now);
-  // How long it took: one that was slow may have had a plan of another time,
-  // until new plans turn out to be as slow.
-  void Took(SteadyTime::duration time);
-
- private:
-  std::int64_t executions_ = 0;
-  std::int64_t next_ = 20;
-  std::optional<SteadyTime> planned_at_;
-  bool slow_ = false;  // an execution since then
-  SteadyTime::duration slow_plan_age_ = std::chrono::seconds(1);
-};
 
 // Not thread-safe. No function throws, sleeps or tries to connect more than
 // twice; each blocks for at most the options' timeouts, if there is a watch
@@ -101,6 +82,9 @@ class Connection {
   absl::StatusOr<pqxx::result> RunOnce(const Statement& statement,
                                        const Parameters& parameters,
                                        bool& stale);
+  // Throws what libpqxx throws.
+  pqxx::result Execute(const Statement& statement,
+                       const Parameters& parameters);
   absl::StatusOr<pqxx::result> Send(const Statement& statement,
                                     const Parameters& parameters, bool& stale);
   // Null where nothing is counted.

@@ -107,11 +107,17 @@ std::vector<SessionSetting> RequiredSettings(const ConnectionOptions& options) {
       {"lock_timeout", ShownMillis(options.lock_timeout)},
       {"statement_timeout", ShownMillis(options.statement_timeout)},
       {"idle_in_transaction_session_timeout", "10s"},
-      // Batches as arrays would else be planned as full scans.
+      // Each item of a batch is to be one descent of an index, whatever the
+      // statistics said when the plan was made. Of the ways to a row only the
+      // bitmap is left, which needs a key to look up: every other one may read
+      // all of a table that was empty then.
       {"plan_cache_mode", "force_generic_plan"},
       {"enable_hashjoin", "off"},
       {"enable_mergejoin", "off"},
       {"enable_seqscan", "off"},
+      {"enable_indexscan", "off"},
+      {"enable_indexonlyscan", "off"},
+      {"enable_bitmapscan", "on"},
       // The statements are written for it: conflicts wait and look again.
       {"default_transaction_isolation", "read committed"},
       {"client_min_messages", "warning"},

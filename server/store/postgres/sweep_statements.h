@@ -41,7 +41,7 @@ SELECT 'parked', policy, true, count(*)
 FROM parked
 GROUP BY policy
 )sql",
-                                     Effect::kWrite, Plan::kFresh};
+                                     Effect::kWrite, Plan::kInOrder};
 
 // Citus has no ctid across shards, and refuses two tables' changes in one
 // statement.
@@ -66,7 +66,7 @@ WHERE r.scope = due.scope
   AND r.in_flight
 RETURNING 'parked', r.policy, true, 1
 )sql",
-                                         Effect::kWrite, Plan::kFresh};
+                                         Effect::kWrite, Plan::kInOrder};
 
 inline constexpr Statement kDeleteByKey = {"delete_by_key", R"sql(
 WITH due AS (
@@ -84,7 +84,7 @@ WHERE r.scope = due.scope
   AND NOT (r.held AND r.in_flight)
 RETURNING 'gone', r.policy, r.in_flight, 1
 )sql",
-                                           Effect::kWrite, Plan::kFresh};
+                                           Effect::kWrite, Plan::kInOrder};
 
 // $2: microseconds that a row is kept for after it was last seen.
 inline constexpr Statement kSweepConflicts = {"sweep_conflicts", R"sql(
@@ -101,7 +101,7 @@ WITH gone AS (
 SELECT count(*)
 FROM gone
 )sql",
-                                              Effect::kWrite, Plan::kFresh};
+                                              Effect::kWrite, Plan::kInOrder};
 
 }  // namespace idempotency::statements
 

@@ -1,13 +1,17 @@
 // Charges once by the four calls: claims, finalizes, is replayed to, and is
-// refused a second Finalize. Then once more by RunOnce. With status 0 only if
-// the coordinator decided all of it so.
+// refused a second Finalize. Then once more by RunOnce, and not at all by a
+// method of a gRPC service that is given no key. With status 0 only if the
+// coordinator decided all of it so.
 //
 // usage: shop HOST:PORT KEY
 #include <cstdio>
 #include <string>
 
 #include "google/rpc/error_details.pb.h"
+#include "grpcpp/server_context.h"
 #include "idempotency/client/client.h"
+#include "idempotency/client/grpc/once_method.h"
+#include "idempotency/client/http/middleware.h"
 #include "idempotency/client/request_hash.h"
 #include "idempotency/client/run_once.h"
 #include "idempotency/client/status.h"
@@ -86,6 +90,50 @@ std::string ChargeByRunOnce(const std::string& target, const std::string& key) {
   return charges == 1 ? "" : "not charged once";
 }
 
+// And by way of HTTP, without any framework.
+std::string ChargeByHttp(const std::string& target, const std::string& key) {
+  const auto once = idempotency::RunOnce::Connect(target);
+  idempotency::HttpMiddleware middleware(*once);
+  int charges = 0;
+  v1::Response response;
+  for (int request = 0; request < 2; ++request) {
+    response = middleware.Handle(
+        {.method = "POST",
+         .target = "/payments",
+         .headers = {{"Idempotency-Key", key}}},
+        {.scope = "payments"}, [&](idempotency::Execution* execution) {
+          ++charges;
+          return idempotency::HttpResult{
+              idempotency::MakeResponse(201, execution->downstream_key())};
+        });
+    if (response.status_code() != 201) return response.body();
+  }
+  return charges == 1 ? "" : "not charged once";
+}
+
+// As the method of a service would, with messages that are at hand.
+grpc::Status Charge(idempotency::RunOnce& once, grpc::ServerContext& context,
+                    const google::rpc::RequestInfo& request,
+                    google::rpc::RequestInfo& reply) {
+  static const idempotency::OnceMethod charge{"/shop.Payments/Charge",
+                                              {.scope = "payments"}};
+  return idempotency::CallOnce(once, charge, context, request, reply,
+                               [&](idempotency::OnceCall& call) {
+                                 reply.set_request_id(call.downstream_key());
+                                 return grpc::Status::OK;
+                               });
+}
+
+std::string ChargeWithoutKey(const std::string& target) {
+  const auto once = idempotency::RunOnce::Connect(target);
+  grpc::ServerContext context;
+  google::rpc::RequestInfo reply;
+  const grpc::Status status = Charge(*once, context, {}, reply);
+  return status.error_code() == grpc::StatusCode::INVALID_ARGUMENT
+             ? ""
+             : "not refused: " + status.error_message();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -94,6 +142,8 @@ int main(int argc, char** argv) {
   std::string wrong = ChargeByCalls(*client, argv[2]);
   if (wrong.empty())
     wrong = ChargeByRunOnce(argv[1], std::string(argv[2]) + "-2");
+  if (wrong.empty()) wrong = ChargeByHttp(argv[1], std::string(argv[2]) + "-3");
+  if (wrong.empty()) wrong = ChargeWithoutKey(argv[1]);
   std::printf("%s\n", wrong.empty() ? "charged once" : wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }
