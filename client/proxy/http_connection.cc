@@ -68,9 +68,10 @@ bool HttpConnection::Take(const RequestHead& head) {
   if (!IsServed(head)) return false;
   const std::shared_ptr<const HttpProxyRoute> route =
       RouteOf(*context_.rules.Get(), head.method, head.target);
-  if (route != nullptr &&
-      (route->rule.required ||
-       !ValuesOf(head.fields, route->rule.key_header).empty())) {
+  if (route != nullptr && IsGuarded({.method = head.method,
+                                     .target = head.target,
+                                     .headers = ViewsOf(head.fields)},
+                                    route->rule)) {
     return Guard(head, *route);
   }
   return PassThrough(head);
@@ -149,7 +150,7 @@ bool HttpConnection::Guard(const RequestHead& head,
 bool HttpConnection::ReadBody(const RequestHead& head, std::string& body) {
   const std::size_t most = context_.options.request_bytes_max;
   const auto too_large = [&] {
-    return Refuse(kBodyTooLarge, ProxyAnswer::kRefused,
+    return Refuse(kRequestTooLong, ProxyAnswer::kRefused,
                   absl::StrCat("at most ", most, " bytes"));
   };
   if (head.framing.length.value_or(0) > most) return too_large();
@@ -258,9 +259,7 @@ bool HttpConnection::Refuse(const Problem& problem, ProxyAnswer answer,
                             std::string_view detail) {
   Answered(answer);
   close_gently_ = true;
-  WriteResponse(
-      MakeProblem(problem, HttpMiddlewareOptions().problem_type_prefix, detail),
-      false);
+  WriteResponse(context_.middleware.Refuse(problem, detail), false);
   return false;
 }
 

@@ -17,8 +17,6 @@ inline constexpr Problem kMalformed{400, "malformed-request",
                                     "The request is not HTTP as it is here"};
 inline constexpr Problem kRequestTimeout{408, "request-timeout",
                                          "The request did not come in time"};
-inline constexpr Problem kBodyTooLarge{
-    413, "body-too-large", "The body is too long for a request with a key"};
 inline constexpr Problem kExpectationFailed{
     417, "expectation-failed", "Only 100-continue can be expected"};
 inline constexpr Problem kHeadTooLarge{431, "head-too-large",

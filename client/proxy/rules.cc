@@ -242,7 +242,6 @@ absl::StatusOr<GrpcRoute> ReadGrpcRoute(const Json& json,
   GrpcRoute route;
   OnceRule& rule = route.rule;
   rule.required = false;
-  rule.wait = milliseconds(0);
   Reader reader(json, name);
   reader.Read("methods", route.methods);
   ReadScope(reader, kScopeBytesMax, rule.scope);
@@ -254,6 +253,7 @@ absl::StatusOr<GrpcRoute> ReadGrpcRoute(const Json& json,
   reader.Read("wait", rule.wait, milliseconds(0));
   reader.Read("lease", rule.lease, milliseconds(1));
   reader.Read("timeout", route.timeout, milliseconds(1));
+  reader.Read("claim_timeout", rule.claim_timeout, milliseconds(1));
   if (absl::Status read = reader.Close(); !read.ok()) return read;
   return route;
 }

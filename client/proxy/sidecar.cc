@@ -6,12 +6,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/credentials.h"
+#include "client/grpc/call_status.h"
 
 namespace idempotency {
 namespace {
 
 std::string Text(const absl::Status& status) {
   return std::string(status.message());
+}
+
+// What somebody has to know of a gRPC call, as of a request.
+std::optional<HttpNotice::Kind> KindOf(const RunResult& result,
+                                       bool fail_open) {
+  switch (result.outcome) {
+    case RunOutcome::kUnavailable:
+      return fail_open && HasNoCoordinator(result)
+                 ? HttpNotice::Kind::kRanUnguarded
+                 : HttpNotice::Kind::kUnavailable;
+    case RunOutcome::kInvalid:
+      return HttpNotice::Kind::kMisconfigured;
+    case RunOutcome::kUnknown:
+      return HttpNotice::Kind::kOutcomeUnknown;
+    case RunOutcome::kWinner:
+    case RunOutcome::kConflict:
+      return HttpNotice::Kind::kSuperseded;
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -78,7 +99,7 @@ absl::Status Sidecar::StartGrpc(const ProxyRules& rules) {
   auto proxy = GrpcProxy::Start({.listen = settings_.grpc_listen,
                                  .upstream = settings_.grpc_upstream,
                                  .connect_timeout = settings_.connect_timeout},
-                                rules.grpc, once_);
+                                WithNotice(rules.grpc), once_);
   if (!proxy.ok()) return proxy.status();
   grpc_ = *std::move(proxy);
   WriteLog(LogSeverity::kInfo, "listening for gRPC",
@@ -124,7 +145,7 @@ absl::StatusOr<std::optional<ProxyRules>> Sidecar::ReadRules() {
 absl::Status Sidecar::Use(ProxyRules rules) {
   // First the half that may refuse them, so that both have the same file's.
   if (grpc_ != nullptr) {
-    absl::Status set = grpc_->SetRoutes(rules.grpc);
+    absl::Status set = grpc_->SetRoutes(WithNotice(rules.grpc));
     if (!set.ok()) return set;
   }
   if (http_ != nullptr) {
@@ -169,6 +190,18 @@ void Sidecar::Notice(const HttpNotice& notice) {
   notices_.Write(LogSeverity::kWarning,
                  absl::StrCat("notice: ", NameOf(notice.kind)),
                  {{"scope", notice.scope}, {"why", Text(notice.why)}});
+}
+
+std::vector<GrpcRoute> Sidecar::WithNotice(std::vector<GrpcRoute> routes) {
+  for (GrpcRoute& route : routes) {
+    route.rule.notice = [this, scope = route.rule.scope,
+                         fail_open = route.rule.fail_open](
+                            std::string_view, const RunResult& result) {
+      const auto kind = KindOf(result, fail_open);
+      if (kind.has_value()) Notice({*kind, scope, result.status});
+    };
+  }
+  return routes;
 }
 
 }  // namespace idempotency

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,6 +53,8 @@ class Sidecar {
   absl::StatusOr<std::optional<ProxyRules>> ReadRules();
   absl::Status Use(ProxyRules rules);
   void Notice(const HttpNotice& notice);
+  // The routes, which tell Notice().
+  std::vector<GrpcRoute> WithNotice(std::vector<GrpcRoute> routes);
 
   const ProxySettings settings_;
   RulesFile file_;

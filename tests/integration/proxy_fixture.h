@@ -11,7 +11,9 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,6 +53,12 @@ struct HttpAnswer {
     return found == headers.end() ? "" : found->second;
   }
 };
+
+// For messages of failed tests.
+inline void PrintTo(const HttpAnswer& answer, std::ostream* out) {
+  *out << answer.status << " " << answer.body.substr(0, 500)
+       << (answer.whole ? "" : " (cut off)");
+}
 
 // The answers, one after the other, in what a server sent until it closed.
 std::vector<HttpAnswer> AnswersIn(std::string bytes, bool to_head = false);
@@ -146,7 +154,6 @@ class ProxyTest : public WireTest {
 
 // The answer is that problem, and no replay.
 MATCHER_P2(IsProblem, status, name, "") {
-  *result_listener << arg.status << " " << arg.body;
   const Json body = Json::parse(arg.body, nullptr, false);
   return arg.status == status && arg.whole &&
          arg.header("content-type") == "application/problem+json" &&
@@ -156,12 +163,10 @@ MATCHER_P2(IsProblem, status, name, "") {
 
 // The answer is that, of the service; or that, recorded earlier.
 MATCHER_P2(IsAnswer, status, body, "") {
-  *result_listener << arg.status << " " << arg.body;
   return arg.status == status && arg.body == body && arg.whole &&
          arg.header("idempotent-replayed").empty();
 }
 MATCHER_P2(IsReplay, status, body, "") {
-  *result_listener << arg.status << " " << arg.body;
   return arg.status == status && arg.body == body && arg.whole &&
          arg.header("idempotent-replayed") == "true";
 }

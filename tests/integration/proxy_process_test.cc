@@ -1,10 +1,13 @@
 // The sidecar as a process: its file, its signals, its admin page.
 #include <signal.h>
 
+#include <atomic>
 #include <thread>
 
+#include "tests/integration/grpc_shop.h"
 #include "tests/integration/metrics_page.h"
 #include "tests/integration/proxy_fixture.h"
+#include "tests/support/port.h"
 
 namespace idempotency {
 namespace {
@@ -198,6 +201,36 @@ TEST_F(ProxyProcessTest, AnOutageIsLoggedAndCounted) {
   EXPECT_EQ(
       Metrics().Value("idempotency_proxy_notices_total{kind=\"unavailable\"}"),
       1);
+}
+
+// ------------------------------------------------------------------- gRPC
+
+TEST_F(ProxyProcessTest, AGrpcServiceThatKnowsNothingExecutesOnce) {
+  std::atomic<int> charges{0};
+  const PlainShop shop([&](const Attempt& attempt, const auto&) {
+    if (attempt.number > 0) ++charges;  // before the rules there are others
+    return Charged{};
+  });
+  const int grpc_port = FreePort();
+  StartProxy(Json::object(),
+             {"--grpc_listen=127.0.0.1:" + std::to_string(grpc_port),
+              "--grpc_upstream=127.0.0.1:" + std::to_string(shop.port())});
+  WriteRules(Json{{"grpc",
+                   {{"routes", Json::array({{{"methods", kChargePath},
+                                             {"scope", kScope},
+                                             {"required", true}}})}}}}
+                 .dump());
+  WaitUntil([&] { return ChargeAt(grpc_port, {}).reason() == "KEY_MISSING"; });
+  const std::string key = NewKey();
+
+  const ChargeAnswer first = ChargeOnce(grpc_port, key);
+  const ChargeAnswer second = ChargeOnce(grpc_port, key);
+
+  EXPECT_TRUE(first.status.ok()) << first.status.error_message();
+  EXPECT_FALSE(first.replayed());
+  EXPECT_TRUE(second.replayed());
+  EXPECT_EQ(second.reply.payment(), first.reply.payment());
+  EXPECT_EQ(charges, 1);
 }
 
 }  // namespace

@@ -266,11 +266,11 @@ TEST_F(ProxyWireTest, ABodyOverTheLimitIsRefusedWithAKey) {
   const std::string body(1001, 'x');
   const std::string key = "Idempotency-Key: " + Quoted(NewKey());
 
-  EXPECT_THAT(Pay(NewKey(), body), IsProblem(413, "body-too-large"));
+  EXPECT_THAT(Pay(NewKey(), body), IsProblem(413, "request-too-long"));
   EXPECT_THAT(AnswerTo("POST /payments HTTP/1.1\r\nHost: a\r\n" + key +
                        "\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + body +
                        "\r\n0\r\n\r\n"),
-              IsProblem(413, "body-too-large"));
+              IsProblem(413, "request-too-long"));
   EXPECT_THAT(service().Seen(), IsEmpty());
   EXPECT_EQ(Ask(port(), {.body = body}).status, 201);
   EXPECT_EQ(Pay(NewKey(), body.substr(1)).status, 201);
