@@ -15,13 +15,30 @@
 namespace idempotency {
 namespace {
 
-// Cuts the next line out of the text, without its end.
-std::string NextLine(std::string& text) {
-  const std::size_t end = text.find("\r\n");
-  std::string line = text.substr(0, end);
-  text.erase(0, end == std::string::npos ? end : end + 2);
-  return line;
-}
+// What is left of some bytes.
+class Rest {
+ public:
+  explicit Rest(std::string_view bytes) : bytes_(bytes) {}
+
+  std::string Line() {
+    const std::size_t end = std::min(bytes_.find("\r\n"), bytes_.size());
+    const std::string line(bytes_.substr(0, end));
+    Take(end + 2);
+    return line;
+  }
+  std::string_view Take(std::size_t size) {
+    const std::string_view taken = bytes_.substr(0, size);
+    bytes_.remove_prefix(taken.size());
+    return taken;
+  }
+  bool StartsWith(std::string_view text) const {
+    return bytes_.starts_with(text);
+  }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  std::string_view bytes_;
+};
 
 std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
@@ -29,29 +46,24 @@ std::string Lower(std::string text) {
   return text;
 }
 
-void TakeChunks(std::string& bytes, HttpAnswer& answer) {
-  while (!bytes.empty()) {
-    const std::size_t size = std::stoul("0" + NextLine(bytes), nullptr, 16);
-    if (size == 0) {
-      answer.whole = bytes.starts_with("\r\n");
-      NextLine(bytes);
-      return;
-    }
-    answer.body += bytes.substr(0, size);
-    if (bytes.size() < size + 2) return bytes.clear();
-    bytes.erase(0, size + 2);
+void TakeChunks(Rest& rest, HttpAnswer& answer) {
+  while (rest.size() > 0) {
+    const std::size_t size = std::stoul("0" + rest.Line(), nullptr, 16);
+    answer.whole = size == 0 && rest.StartsWith("\r\n");
+    answer.body += rest.Take(size);
+    rest.Take(2);
+    if (size == 0) return;
   }
 }
 
-void TakeBody(std::string& bytes, HttpAnswer& answer) {
+void TakeBody(Rest& rest, HttpAnswer& answer) {
   if (answer.header("transfer-encoding") == "chunked") {
-    return TakeChunks(bytes, answer);
+    return TakeChunks(rest, answer);
   }
   const std::string length = answer.header("content-length");
-  const std::size_t size = length.empty() ? bytes.size() : std::stoul(length);
-  answer.body = bytes.substr(0, size);
+  const std::size_t size = length.empty() ? rest.size() : std::stoul(length);
+  answer.body = rest.Take(size);
   answer.whole = answer.body.size() == size;
-  bytes.erase(0, size);
 }
 
 }  // namespace
@@ -92,23 +104,22 @@ std::string TestConnection::Read(const std::string& until) const {
   return bytes;
 }
 
-std::vector<HttpAnswer> AnswersIn(std::string bytes, bool to_head) {
+std::vector<HttpAnswer> AnswersIn(const std::string& bytes, bool to_head) {
   std::vector<HttpAnswer> answers;
-  while (bytes.starts_with("HTTP/1.")) {
+  Rest rest(bytes);
+  while (rest.StartsWith("HTTP/1.")) {
     HttpAnswer answer;
-    answer.status = std::stoi(NextLine(bytes).substr(9));
-    for (std::string line = NextLine(bytes); !line.empty();
-         line = NextLine(bytes)) {
+    answer.status = std::stoi(rest.Line().substr(9));
+    for (std::string line = rest.Line(); !line.empty(); line = rest.Line()) {
       const std::size_t colon = line.find(": ");
       answer.headers.emplace(Lower(line.substr(0, colon)),
                              line.substr(colon + 2));
     }
-    const bool has_body = !to_head && answer.status != 204 &&
-                          answer.status != 304 && answer.status >= 200;
-    if (has_body) {
-      TakeBody(bytes, answer);
-    } else {
+    if (to_head || answer.status < 200 || answer.status == 204 ||
+        answer.status == 304) {
       answer.whole = true;
+    } else {
+      TakeBody(rest, answer);
     }
     answers.push_back(std::move(answer));
   }
@@ -146,9 +157,10 @@ PlainService::PlainService(int port) : port_(port == 0 ? FreePort() : port) {
   EXPECT_TRUE(listens.ok()) << listens;
 }
 
-void PlainService::Next(const Json& plans) const {
+void PlainService::Next(const std::vector<Json>& plans) const {
   EXPECT_EQ(
-      Ask(port_, {.method = "PUT", .target = "/control", .body = plans.dump()})
+      Ask(port_,
+          {.method = "PUT", .target = "/control", .body = Json(plans).dump()})
           .status,
       204);
 }
@@ -209,13 +221,13 @@ ProxyTest::ProxyTest() {
   auto folder = TempFolder::Make();
   EXPECT_TRUE(folder.ok()) << folder.status();
   folder_ = *std::move(folder);
-  service().Next(Json::array());
+  service().Next({});
   service().Seen();
 }
 
 Json ProxyTest::RuleOf(const Json& fields) {
   Json route = {{"match", "POST,PUT /payments"}, {"scope", kScope}};
-  route.update(fields);
+  if (!fields.is_null()) route.update(fields);
   return {{"http", {{"routes", Json::array({route})}}}};
 }
 

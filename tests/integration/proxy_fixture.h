@@ -61,7 +61,8 @@ inline void PrintTo(const HttpAnswer& answer, std::ostream* out) {
 }
 
 // The answers, one after the other, in what a server sent until it closed.
-std::vector<HttpAnswer> AnswersIn(std::string bytes, bool to_head = false);
+std::vector<HttpAnswer> AnswersIn(const std::string& bytes,
+                                  bool to_head = false);
 
 struct TestRequest {
   std::string method = "POST";
@@ -85,7 +86,7 @@ class PlainService {
   int port() const { return port_; }
   ServerProcess& process() const { return *process_; }
 
-  void Next(const Json& plans) const;
+  void Next(const std::vector<Json>& plans) const;
   void Release() const;
   // What it was asked since the last call.
   std::vector<Json> Seen() const;
@@ -123,8 +124,7 @@ class ProxyTest : public WireTest {
 
   // A sidecar before the service, with one route of "POST,PUT /payments" and
   // these further fields. It stays until the test ends.
-  void StartProxy(const Json& fields = Json::object(),
-                  std::vector<std::string> flags = {});
+  void StartProxy(const Json& fields = {}, std::vector<std::string> flags = {});
   void WriteRules(const std::string& text) const;
   static Json RuleOf(const Json& fields);
   std::string config_file() const { return folder_->path() + "/rules.json"; }
