@@ -32,6 +32,10 @@ IDEMPOTENCY_DEBIAN13_PACKAGES=(
 # redis-server, which runs a Redis on the machine; its program is in the tools.
 IDEMPOTENCY_BENCHMARK_PACKAGES=(redis-tools python3-matplotlib)
 
+# What tests/fuzz/run.sh needs besides: libFuzzer and the sanitizers are in
+# libclang-rt, and llvm's symbolizer names the lines in a report.
+IDEMPOTENCY_FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev llvm-14)
+
 # What CI needs besides, without npm (see ensure_npm).
 IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14 python3-venv)
 
