@@ -48,6 +48,7 @@ TEST_F(ProxyTest, TheServiceIsToldOfItsAttemptByNobodyElse) {
   Ask(port(), {.headers = {{"Idempotency-Key", Quoted(key)},
                            {"Idempotency-Attempt", "77"},
                            {"IDEMPOTENCY-ABANDONED", "attempt=76"},
+                           {"Idempotency_Abandoned", "attempt=75"},
                            {"X-Tenant", "one"}}});
 
   const std::vector<Json> seen = service().Seen();
@@ -55,6 +56,7 @@ TEST_F(ProxyTest, TheServiceIsToldOfItsAttemptByNobodyElse) {
   const v1::Record record = RecordAt(key);
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Attempt"), "1");
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Abandoned"), "");
+  EXPECT_EQ(HeaderOf(seen[0], "Idempotency_Abandoned"), "");
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Downstream-Key"),
             record.downstream_key());
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Fencing-Token"),
