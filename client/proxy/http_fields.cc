@@ -37,8 +37,10 @@ RequestHead HandedOn(const RequestHead& head, const HostAndPort& upstream) {
   });
   // HTTP/1.1 needs one, HTTP/1.0 does not.
   if (ValuesOf(handed_on.fields, "host").empty()) {
+    const bool is_ipv6 = upstream.host.find(':') != std::string::npos;
     handed_on.fields.emplace_back(
-        "Host", absl::StrCat(upstream.host, ":", upstream.port));
+        "Host", absl::StrCat(is_ipv6 ? "[" : "", upstream.host,
+                             is_ipv6 ? "]:" : ":", upstream.port));
   }
   return handed_on;
 }
