@@ -53,15 +53,21 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(Config config, Log& log) {
   std::unique_ptr<App> app(new App(std::move(config), log));
   absl::Status status = app->StartDatabase();
   if (!status.ok()) return status;
-  app->MakeEngine();
-  // Before anything can fail that has calls in hand by then.
-  app->StartLanes();
-  status = app->StartServer();
-  if (!status.ok()) return status;
+  if (!app->config_.sweep_only) {
+    status = app->StartService();
+    if (!status.ok()) return status;
+  }
   status = app->StartAdmin();
   if (!status.ok()) return status;
   app->StartThreads();
   return app;
+}
+
+absl::Status App::StartService() {
+  MakeEngine();
+  // Before anything can fail that has calls in hand by then.
+  StartLanes();
+  return StartServer();
 }
 
 absl::Status App::StartDatabase() {
@@ -146,9 +152,11 @@ absl::Status App::StartAdmin() {
       config_.admin_listen,
       {.metrics = metrics_,
        .rules = rules_,
-       .queued_calls = [this] { return engine_->queued(); },
-       .waiting_calls = [this] { return engine_->waiting(); },
-       .serving = [this] { return server_->serving(); }});
+       .queued_calls =
+           [this] { return engine_ == nullptr ? 0 : engine_->queued(); },
+       .waiting_calls =
+           [this] { return engine_ == nullptr ? 0 : engine_->waiting(); },
+       .serving = [this] { return serving(); }});
   if (!admin.ok()) return admin.status();
   admin_ = *std::move(admin);
   log_.Write(Severity::kInfo, "metrics are served over HTTP at /metrics",
@@ -182,7 +190,7 @@ void App::StartThreads() {
       return kStuckPoll;
     });
   });
-  if (config_.tls.given()) {
+  if (server_ != nullptr && config_.tls.given()) {
     // Of its own, since a file system may stand still.
     other_threads_.emplace_back([this] {
       Repeat([this] {
@@ -235,12 +243,25 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
       .rules = rules_,
       .clock = clock_,
       .log = log_,
-      .serving = [this](bool serving) { server_->SetServing(serving); }});
+      .activity = config_.sweep_only ? "sweeping" : "serving",
+      .serving = [this](bool serving) { SetServing(serving); }});
+}
+
+void App::SetServing(bool serving) {
+  if (server_ != nullptr) {
+    server_->SetServing(serving);
+  } else {
+    sweeping_ = serving;
+  }
+}
+
+bool App::serving() const {
+  return server_ != nullptr ? server_->serving() : sweeping_.load();
 }
 
 void App::LookAfter() {
-  if (watch_->IsStuck()) server_->SetServing(false);
-  server_->LookAtStreams(clock_.Now());
+  if (watch_->IsStuck()) SetServing(false);
+  if (server_ != nullptr) server_->LookAtStreams(clock_.Now());
   const int cut = statements_.CutOverdue(clock_.Now());
   if (cut > 0) {
     log_.Write(Severity::kError,
@@ -272,7 +293,10 @@ void App::Repeat(const std::function<absl::Duration()>& step)
 }
 
 void App::Drain() {
-  log_.Write(Severity::kInfo, "draining: not serving any more", {});
+  log_.Write(Severity::kInfo,
+             server_ == nullptr ? "ending: not sweeping any more"
+                                : "draining: not serving any more",
+             {});
   Finish(config_.drain_delay, config_.drain_timeout);
   log_.Write(Severity::kInfo, "drained", {});
 }

@@ -3,6 +3,7 @@
 #ifndef IDEMPOTENCY_SERVER_APP_H_
 #define IDEMPOTENCY_SERVER_APP_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -33,7 +34,8 @@ namespace idempotency {
 class App {
  public:
   // Starts everything: the private database if there is to be one, the lanes,
-  // and the gRPC server, which is not serving until the database answers.
+  // and the gRPC server, which is not serving until the database answers. With
+  // Config::sweep_only neither lanes nor server: what looks after the database.
   // `log` must outlive the app.
   static absl::StatusOr<std::unique_ptr<App>> Start(Config config, Log& log);
 
@@ -42,7 +44,7 @@ class App {
   App(const App&) = delete;
   App& operator=(const App&) = delete;
 
-  // The port that the gRPC server listens on.
+  // The port that the gRPC server listens on. REQUIRES: there is one.
   int port() const { return server_->port(); }
 
   // Says "not serving", waits for load balancers to notice, finishes what
@@ -55,6 +57,7 @@ class App {
   App(Config config, Log& log);
 
   absl::Status StartDatabase();
+  absl::Status StartService();
   void MakeEngine();
   absl::Status StartServer();
   absl::Status StartAdmin();
@@ -62,6 +65,9 @@ class App {
   void StartThreads();
   std::unique_ptr<Reaper> MakeReaper();
   std::unique_ptr<DatabaseWatch> MakeDatabaseWatch();
+  // What health says, and the metrics.
+  void SetServing(bool serving);
+  bool serving() const;
   // Cuts overdue statements, and tells of what operators must know.
   void LookAfter();
   // Calls `step` again and again, resting as long as it says, until the app
@@ -80,8 +86,12 @@ class App {
   Metrics metrics_;
   std::unique_ptr<EmbeddedCluster> cluster_;
   AnswerQueue answers_;
-  std::unique_ptr<Engine> engine_;        // uses all of the above
-  std::unique_ptr<RpcServer> server_;     // uses the engine
+  // Null with Config::sweep_only; the engine uses all of the above, the server
+  // the engine.
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RpcServer> server_;
+  // Without a server: can the database be swept?
+  std::atomic<bool> sweeping_ = false;
   std::unique_ptr<AdminServer> admin_;    // uses all of the above
   std::unique_ptr<Reaper> reaper_;        // uses the database
   std::unique_ptr<DatabaseWatch> watch_;  // uses the server and the rules

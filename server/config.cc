@@ -44,6 +44,11 @@ ABSL_FLAG(bool, migrate, false,
           "Apply the migrations that the database lacks, and go on. Safe when "
           "many replicas start at once. The private cluster is always "
           "migrated.");
+ABSL_FLAG(bool, sweep_only, false,
+          "Serve no calls and open no port for gRPC: only delete what has "
+          "expired in --database, until SIGTERM. For databases whose records "
+          "services write in their own transactions, without a coordinator. "
+          "Goes with --migrate and --admin_listen.");
 ABSL_FLAG(bool, database_pooled, false,
           "The database is reached through a pooler in transaction mode "
           "(PgBouncer): no session settings and no prepared statements; the "
@@ -142,6 +147,7 @@ constexpr const char* kFlags[] = {
     "database",
     "data_dir",
     "migrate",
+    "sweep_only",
     "database_pooled",
     "database_citus",
     "lanes",
@@ -191,7 +197,8 @@ void PrintManual() {
          "an operation\nmay be executed or has been done.\n\n"
          "  idempotency-server                    a private database, on "
          "127.0.0.1:50051\n"
-         "  idempotency-server --database=URI --migrate\n\n"
+         "  idempotency-server --database=URI --migrate\n"
+         "  idempotency-server --database=URI --sweep_only\n\n"
          "Every flag can also be given in the environment: --data_dir as\n"
          "IDEMPOTENCY_DATA_DIR. A flag goes before the environment, and that "
          "before the\ndefault. Durations are written like 500ms, 30s, 10m, "
@@ -369,6 +376,20 @@ absl::Status CheckTls(const CertificateFiles& tls) {
   return LoadCertificates(tls).status();
 }
 
+// How calls are taken.
+absl::Status CheckCalls(const Config& config) {
+  const absl::Status listen = CheckListen(config);
+  if (!listen.ok()) return listen;
+  return CheckTls(config.tls);
+}
+
+absl::Status CheckSweepOnly(const Config& config) {
+  if (!config.embedded()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--sweep_only: name the PostgreSQL with --database; a private database "
+      "is swept by the server that runs it");
+}
+
 // The web server takes lists, and ports with letters that mean something.
 absl::Status CheckAdminListen(const std::string& address) {
   if (address.empty()) return absl::OkStatus();
@@ -389,6 +410,7 @@ Config FromFlags() {
   config.data_dir = absl::GetFlag(FLAGS_data_dir);
   if (config.data_dir.empty()) config.data_dir = DefaultDataDir();
   config.migrate = absl::GetFlag(FLAGS_migrate) || config.embedded();
+  config.sweep_only = absl::GetFlag(FLAGS_sweep_only);
   config.database_pooled = absl::GetFlag(FLAGS_database_pooled);
   config.database_citus = absl::GetFlag(FLAGS_database_citus);
   config.lanes = absl::GetFlag(FLAGS_lanes);
@@ -454,10 +476,9 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
           "--downstream_namespace: want a UUID in the 8-4-4-4-12 form");
     }
   }
-  const absl::Status listen = CheckListen(config);
-  if (!listen.ok()) return listen;
-  const absl::Status tls = CheckTls(config.tls);
-  if (!tls.ok()) return tls;
+  const absl::Status calls =
+      config.sweep_only ? CheckSweepOnly(config) : CheckCalls(config);
+  if (!calls.ok()) return calls;
   const absl::Status admin_listen = CheckAdminListen(config.admin_listen);
   if (!admin_listen.ok()) return admin_listen;
   return config;

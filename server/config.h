@@ -22,6 +22,7 @@ struct Config {
   std::string database;      // empty: the embedded cluster in data_dir
   std::string data_dir;
   bool migrate = false;
+  bool sweep_only = false;
   bool database_pooled = false;
   bool database_citus = false;
   std::optional<Uuid> downstream_namespace;

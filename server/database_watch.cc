@@ -26,7 +26,8 @@ absl::Duration DatabaseWatch::Look() {
   parts_.serving(status.ok());
   if (status.ok()) {
     if (!served_) {
-      parts_.log.Write(Severity::kInfo, "serving: the database answers", {});
+      parts_.log.Write(Severity::kInfo,
+                       parts_.activity + ": the database answers", {});
     }
     served_ = true;
     last_error_.clear();
@@ -36,7 +37,7 @@ absl::Duration DatabaseWatch::Look() {
   const std::string error = status.ToString();
   if (error != last_error_) {
     parts_.log.Write(Severity::kError,
-                     "not serving: the database can't be used",
+                     "not " + parts_.activity + ": the database can't be used",
                      ErrorField(status));
   }
   last_error_ = error;

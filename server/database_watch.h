@@ -31,7 +31,9 @@ class DatabaseWatch {
     FleetRulesCache& rules;
     const Clock& clock;
     Log& log;
-    // Told after each step whether calls can be served.
+    // What goes on while the database can be used, for the log.
+    std::string activity = "serving";
+    // Told after each step whether it can.
     std::function<void(bool)> serving;
   };
 

@@ -9,19 +9,8 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
-server=$build/server/idempotency-server
-demo=$build/client/idempotency-demo
 listen=${IDEMPOTENCY_LISTEN:-127.0.0.1:50051}
 stay=yes
-
-# PostgreSQL does not run as root, and what it becomes instead cannot look into
-# root's home.
-if ((EUID == 0)); then
-  data=${IDEMPOTENCY_DATA_DIR:-/var/lib/idempotency}
-else
-  state=${XDG_STATE_HOME:-$HOME/.local/state}
-  data=${IDEMPOTENCY_DATA_DIR:-$state/idempotency}
-fi
 
 # The addresses are given by flag; the environment may hold the rest.
 unset IDEMPOTENCY_LISTEN IDEMPOTENCY_DATABASE IDEMPOTENCY_ADMIN_LISTEN \
@@ -31,8 +20,10 @@ unset IDEMPOTENCY_LISTEN IDEMPOTENCY_DATABASE IDEMPOTENCY_ADMIN_LISTEN \
 source "$root/tests/support/packages.sh"
 # shellcheck source=../client/demo/processes.sh
 source "$root/client/demo/processes.sh"
+# shellcheck source=../client/demo/coordinator.sh
+source "$root/client/demo/coordinator.sh"
 
-say() { printf '%s\n' "$*"; }
+data=$(default_data_dir)
 die() {
   printf 'quickstart: %s\n' "$*" >&2
   exit 1
@@ -68,35 +59,6 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# answers HOST:PORT: whether somebody listens there.
-answers() {
-  (exec 3<>"/dev/tcp/${1%:*}/${1##*:}") 2>/dev/null
-}
-
-# start NAME LISTEN FLAG...: a server whose log is $work/NAME.log. Fails, with
-# nothing left running, if the address is in use; ends the script if anything
-# else is in the way.
-start() {
-  local name=$1 address=$2
-  shift 2
-  launch "$name" "$server" --listen="$address" "$@" \
-    >"$work/$name.out" 2>"$work/$name.log"
-  local ready
-  for _ in {1..60}; do
-    if ! alive "$name"; then
-      unset "pid_of[$name]"
-      grep -q 'the address is in use' "$work/$name.log" && return 1
-      cat "$work/$name.log" >&2
-      die "the server at $address ended while starting; its log is above"
-    fi
-    if ready=$("$demo" ready --target "$address" --patience 1s); then
-      return
-    fi
-  done
-  cat "$work/$name.log" >&2
-  die "the server at $address did not answer within a minute: $ready"
-}
-
 # The database that the first server says it uses, as a libpq URI.
 database_in_use() {
   sed -n 's/.*"database":"\(\([^"\\]\|\\.\)*\)".*/\1/p;T;q' \
@@ -106,15 +68,7 @@ database_in_use() {
 # ---------------------------------------------------------------- the way there
 
 prepare() {
-  local missing
-  mapfile -t missing < <(missing_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}")
-  if ((${#missing[@]})); then
-    say "Missing: ${#missing[@]} of ${#IDEMPOTENCY_RUN_PACKAGES[@]} Debian" \
-      "packages (compiler, gRPC, PostgreSQL). With what they need they are at" \
-      "most 200 MB to fetch and 800 MB on the disk: one to five minutes."
-    install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" ||
-      die "stopped: nothing was built or started"
-  fi
+  install_or_die "${IDEMPOTENCY_RUN_PACKAGES[@]}"
 
   if answers "$listen"; then
     local free=$((${listen##*:} + 10))
@@ -123,52 +77,9 @@ prepare() {
       "IDEMPOTENCY_LISTEN=${listen%:*}:$free server/quickstart.sh"
   fi
 
-  # One build in this folder at a time.
-  mkdir -p "$build"
-  exec {build_lock}>"$build/.quickstart.lock"
-  flock --nonblock "$build_lock" || {
-    say "Another quickstart builds in this folder; waiting for it."
-    flock "$build_lock"
-  }
   say "Building the server and the demo; from nothing it takes two to five" \
     "minutes, and seconds when they are built already."
-  local flags=()
-  # A tree that is there keeps its generator and what else was chosen for it.
-  [[ -e $build/CMakeCache.txt ]] || flags=(-G Ninja
-    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DIDEMPOTENCY_BUILD_TESTS=OFF)
-  local log=$work/build.log
-  cmake -S "$root" -B "$build" "${flags[@]}" >"$log" 2>&1 ||
-    build_failed "$log"
-  # Somebody who watches sees it go on.
-  if [[ -t 1 ]]; then
-    build_programs || die "the build failed; see above"
-  else
-    build_programs >"$log" 2>&1 || build_failed "$log"
-  fi
-  exec {build_lock}>&-
-}
-
-build_programs() {
-  cmake --build "$build" --parallel \
-    --target idempotency-server idempotency-demo idempotency-night
-}
-
-build_failed() {
-  tail -n 40 "$1" >&2
-  die "the build failed; its last lines are above"
-}
-
-# The port of a connection that was closed stays taken for a minute, and any
-# program's may be this one.
-start_first() {
-  local tries
-  for tries in {1..14}; do
-    ((tries != 2)) || say "Waiting until $listen is free, at most a minute."
-    ((tries == 1)) || sleep 5
-    if start first "$listen" --data_dir="$data"; then return; fi
-  done
-  die "$listen is in use or not this machine's; take another:" \
-    "IDEMPOTENCY_LISTEN=HOST:PORT server/quickstart.sh"
+  build_or_die idempotency-server idempotency-demo idempotency-night
 }
 
 # On the first free port after that of the first server.
@@ -183,7 +94,9 @@ start_second() {
 }
 
 start_servers() {
-  start_first
+  start_patiently first "$listen" --data_dir="$data" ||
+    die "$listen is in use or not this machine's; take another:" \
+      "IDEMPOTENCY_LISTEN=HOST:PORT server/quickstart.sh"
   local database
   database=$(database_in_use)
   if [[ -z $database ]]; then

@@ -9,8 +9,8 @@ usage: tests/run.sh [-L label]...
 
 Installs the packages that are missing (as root; otherwise prints the line that
 does), builds everything in build/ and runs the tests. With -L, only tests with
-one of these labels: unit, contract, integration, tidy and so on, by the names
-of the folders below tests/.
+one of these labels: unit, contract, integration, browser and so on, by the
+names of the folders below tests/.
 END
 }
 
@@ -40,8 +40,13 @@ done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 source tests/support/packages.sh
-install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
-  "${IDEMPOTENCY_TEST_PACKAGES[@]}"
+packages=("${IDEMPOTENCY_RUN_PACKAGES[@]}" "${IDEMPOTENCY_TEST_PACKAGES[@]}"
+  "${IDEMPOTENCY_EXAMPLE_PACKAGES[@]}")
+# A browser is large: only for who runs its tests.
+if ((${#labels[@]} == 0)) || [[ " ${labels[*]} " == *" browser "* ]]; then
+  packages+=("${IDEMPOTENCY_BROWSER_PACKAGES[@]}")
+fi
+install_packages "${packages[@]}"
 ensure_promtool "$root/build/promtool"
 
 cmake -S . -B build -G Ninja -DIDEMPOTENCY_BUILD_TESTS=ON

@@ -129,11 +129,21 @@ void GrpcUpstream::SendWhenConnected(const std::shared_ptr<UnaryCall>& call) {
   if (connected.has_value() || environment_->Now() >= call->connected_by) {
     return call->AnswerNotSent("the service cannot be reached");
   }
+  LookLater(call);
+}
+
+void GrpcUpstream::LookLater(const std::shared_ptr<UnaryCall>& call) {
   const milliseconds pause = call->look_pause;
   call->look_pause = std::min(2 * pause, kLookPauseMax);
   // The timer's thread waits here until the timer is in its place.
   MutexLock lock(call->mutex);
   call->look = environment_->RunAfter(pause, [self = shared_from_this(), call] {
+    std::unique_ptr<Timer> looked;
+    {
+      MutexLock looking(call->mutex);
+      // It would hold the call that holds it.
+      looked = std::move(call->look);
+    }
     self->SendWhenConnected(call);
   });
 }

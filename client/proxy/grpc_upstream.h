@@ -76,6 +76,7 @@ class GrpcUpstream : public std::enable_shared_from_this<GrpcUpstream> {
   // Whether there is a connection; nothing while that is being found out.
   std::optional<bool> Connected() const;
   void SendWhenConnected(const std::shared_ptr<UnaryCall>& call);
+  void LookLater(const std::shared_ptr<UnaryCall>& call);
   void Send(const std::shared_ptr<UnaryCall>& call);
   bool closed();
   // False: it is closed.

@@ -85,6 +85,7 @@ TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
       {"database", "empty"},
       {"data_dir", "empty"},
       {"migrate", "false"},
+      {"sweep_only", "false"},
       {"database_pooled", "false"},
       {"database_citus", "false"},
       {"lanes", "1"},

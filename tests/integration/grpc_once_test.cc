@@ -394,6 +394,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, GrpcHangUpTest,
 TEST_P(GrpcHangUpTest, WhoHangsUpIsNotWaitedFor) {
   OnceRule rule = ARule();
   rule.wait = seconds(30);
+  std::atomic<bool> hung_up{false};
+  rule.notice = [&](auto, const RunResult& result) {
+    hung_up = result.outcome == RunOutcome::kHungUp;
+  };
   const auto shop = Open(MustNotCharge, rule);
   v1::ClaimRequest other = ClaimFor(NewKey());
   other.set_request_hash(RequestHash({"POST", kChargePath, "application/grpc",
@@ -413,7 +417,11 @@ TEST_P(GrpcHangUpTest, WhoHangsUpIsNotWaitedFor) {
   caller.join();
 
   EXPECT_EQ(status.error_code(), StatusCode::CANCELLED);
-  // The other one's claim still runs.
+  WaitUntil([&] { return hung_up.load(); });
+  // Now it would be the next one's turn.
+  EXPECT_TRUE(
+      Send(ReleaseOf(other, v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED))
+          .status.ok());
   WaitUntil([&] { return service_once_->operations() == 0; });
 }
 

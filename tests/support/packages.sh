@@ -17,6 +17,12 @@ IDEMPOTENCY_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libnghttp2-dev libcpp-httplib-dev python3 git procps
 )
 
+# What client/examples/ need besides.
+IDEMPOTENCY_EXAMPLE_PACKAGES=(libcpp-httplib-dev curl)
+
+# What the tests in tests/browser need besides.
+IDEMPOTENCY_BROWSER_PACKAGES=(chromium chromium-driver python3-selenium)
+
 # What tests/debian13.sh needs on the machine it runs on.
 IDEMPOTENCY_DEBIAN13_PACKAGES=(
   debootstrap debian-archive-keyring util-linux git
@@ -27,7 +33,7 @@ IDEMPOTENCY_DEBIAN13_PACKAGES=(
 IDEMPOTENCY_BENCHMARK_PACKAGES=(redis-tools python3-matplotlib)
 
 # What CI needs besides, without npm (see ensure_npm).
-IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14)
+IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14 python3-venv)
 
 # The version of buf, from the npm registry, that CI uses.
 IDEMPOTENCY_BUF_VERSION=1.75.0

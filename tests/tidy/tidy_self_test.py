@@ -37,9 +37,17 @@ CLEAN = {
     "server/store/postgres/store.cc":
         '#include <pqxx/pqxx>\n#include "server/core/store.h"\n',
     "client/CMakeLists.txt":
-        "add_library(client client.cc once_machine.cc)\n",
+        "add_library(client client.cc once_machine.cc)\n"
+        "add_subdirectory(transaction)\n",
     "client/client.cc": "#include <grpcpp/grpcpp.h>\n",
     "client/once_machine.cc": '#include "client/once_machine.h"\n',
+    "client/transaction/CMakeLists.txt":
+        "add_library(transaction once_in_transaction.cc)\n",
+    "client/transaction/once_in_transaction.h": '#include "client/retry.h"\n',
+    "client/transaction/once_in_transaction.cc":
+        '#include "server/core/store.h"\n'
+        '#include "server/rpc/validation.h"\n'
+        '#include "server/store/postgres/transaction_store.h"\n',
     "migrations/000001_init.up.sql": "select 1;\n",
     "migrations/000001_init.down.sql": "select 1;\n",
     "tests/CMakeLists.txt": "\n",
@@ -74,7 +82,14 @@ ARROWS = {
         "<grpcpp/grpcpp.h>", '"grpcpp/client_context.h"',
         '"client/client.h"', '"client/async_client.h"'],
     "client/http/middleware.h": ["<grpcpp/grpcpp.h>", "<httplib.h>"],
+    # One file alone may include a few headers of the server.
+    "client/transaction/once_in_transaction.h": [
+        '"server/core/store.h"', '"server/store/postgres/transaction_store.h"',
+        "<pqxx/pqxx>"],
 }
+BEYOND_THE_EXCEPTION = [
+    '"server/app.h"', '"server/core/engine.h"', '"server/rpc/service.h"',
+    '"server/store/postgres/connection.h"', "<pqxx/pqxx>"]
 
 
 class TidyTest(unittest.TestCase):
@@ -109,6 +124,14 @@ class TidyTest(unittest.TestCase):
             for what in included:
                 with self.subTest(name=name, what=what):
                     self.expect({name: f"#include {what}\n"}, name, what)
+
+    def test_an_exception_reaches_no_further_and_must_be_needed(self):
+        name = "client/transaction/once_in_transaction.cc"
+        for what in BEYOND_THE_EXCEPTION:
+            with self.subTest(what=what):
+                self.expect({name: CLEAN[name] + f"#include {what}\n"},
+                            name, what)
+        self.expect({name: "\n"}, name, "needs none")
 
     def test_threads_outside_app_are_reported(self):
         for text in ("std::thread t(f);", "std::vector<std::jthread> ts_;",

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "night.pb.h"
+#include "wallet.pb.h"
 
 namespace idempotency::night {
 
@@ -30,6 +30,7 @@ class Ledger {
   // nothing is known of it. INVALID_ARGUMENT for a key that no line can hold.
   absl::StatusOr<LedgerEntry> Append(const ChargeRequest& charge);
 
+  const std::vector<LedgerEntry>& entries() const { return entries_; }
   // The charge with that key.
   std::optional<LedgerEntry> Find(const std::string& idempotency_key) const;
 

@@ -28,6 +28,8 @@ ABSL_FLAG(std::string, ledger, "", "wallet: the file of its charges.");
 ABSL_FLAG(
     int, unanswered, 0,
     "wallet: so many charges, the first ones, are made and not answered.");
+ABSL_FLAG(int, answer_after_ms, 0,
+          "wallet: between a charge and its answer, in milliseconds.");
 ABSL_FLAG(bool, forgetful, false,
           "wallet: takes no notice of idempotency keys and finds nothing.");
 ABSL_FLAG(std::string, name, "pod", "pod: its name.");
@@ -64,10 +66,12 @@ int Exit(const absl::Status& status) {
 int RunWallet(const Timeline& timeline) {
   auto ledger = Ledger::Open(absl::GetFlag(FLAGS_ledger));
   if (!ledger.ok()) return Exit(ledger.status());
-  WalletService wallet(*std::move(ledger),
-                       {.unanswered = absl::GetFlag(FLAGS_unanswered),
-                        .forgetful = absl::GetFlag(FLAGS_forgetful)},
-                       timeline);
+  WalletService wallet(
+      *std::move(ledger),
+      {.unanswered = absl::GetFlag(FLAGS_unanswered),
+       .answer_after = milliseconds(absl::GetFlag(FLAGS_answer_after_ms)),
+       .forgetful = absl::GetFlag(FLAGS_forgetful)},
+      timeline);
   return Exit(Serve(wallet, absl::GetFlag(FLAGS_address_file), timeline));
 }
 

@@ -7,10 +7,6 @@
 #include "absl/time/time.h"
 #include "client/demo/night/story.h"
 #include "client/request_hash.h"
-#include "client/status.h"
-#include "grpcpp/client_context.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 
 namespace idempotency::night {
 namespace {
@@ -44,10 +40,6 @@ PayResponse Problem(int status_code, const std::string& what) {
   return answer;
 }
 
-void SetDeadline(grpc::ClientContext& context, milliseconds timeout) {
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
-}
-
 // What the caller is told where there is no response.
 PayResponse ProblemOf(const RunResult& result) {
   switch (result.outcome) {
@@ -74,8 +66,7 @@ PayResponse ProblemOf(const RunResult& result) {
 PodService::PodService(const Options& options, const Timeline& timeline)
     : options_(options),
       timeline_(timeline),
-      wallet_(Wallet::NewStub(grpc::CreateChannel(
-          options.wallet, grpc::InsecureChannelCredentials()))),
+      wallet_(options.wallet, kWalletTimeout),
       once_(options.coordinator.empty()
                 ? nullptr
                 : RunOnce::Connect(options.coordinator)) {}
@@ -127,33 +118,21 @@ Resolution PodService::AskWallet(const PayRequest& request,
                                  Execution& execution) {
   timeline_.Say(absl::StrCat("takes over what ", execution.abandoned()->owner(),
                              " abandoned, and asks the wallet about it"));
-  grpc::ClientContext context;
-  SetDeadline(context, kWalletTimeout);
-  FindRequest find;
-  find.set_idempotency_key(execution.downstream_key());
-  FindResponse found;
-  const grpc::Status status = wallet_->Find(&context, find, &found);
-  if (!status.ok()) return StillUnknown{ToAbslStatus(status)};
+  const auto found = wallet_.Find(execution.downstream_key());
+  if (!found.ok()) return StillUnknown{found.status()};
   // Should a charge with this key still be on its way: ours has the same key,
   // and only one of them will count.
-  if (!found.has_entry()) return NeverExecuted{};
-  return WasExecuted{ResponseOf(request, found.entry())};
+  if (!*found) return NeverExecuted{};
+  return WasExecuted{ResponseOf(request, **found)};
 }
 
 absl::StatusOr<LedgerEntry> PodService::CallWallet(
     const PayRequest& request, const std::string& idempotency_key) {
   timeline_.Say(absl::StrCat("asks the wallet to charge ", request.amount()));
-  grpc::ClientContext context;
-  SetDeadline(context, kWalletTimeout);
-  ChargeRequest charge;
-  charge.set_amount(request.amount());
-  charge.set_idempotency_key(idempotency_key);
-  LedgerEntry entry;
-  const grpc::Status status = wallet_->Charge(&context, charge, &entry);
-  if (!status.ok()) {
+  auto entry = wallet_.Charge(request.amount(), idempotency_key);
+  if (!entry.ok()) {
     timeline_.Say(absl::StrCat("has no answer from the wallet: ",
-                               status.error_message()));
-    return ToAbslStatus(status);
+                               entry.status().message()));
   }
   return entry;
 }

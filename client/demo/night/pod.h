@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/demo/night/timeline.h"
+#include "client/demo/night/wallet_client.h"
 #include "client/run_once.h"
 #include "night.grpc.pb.h"
 
@@ -38,7 +39,7 @@ class PodService final : public Payments::Service {
 
   const Options options_;
   const Timeline& timeline_;
-  const std::unique_ptr<Wallet::Stub> wallet_;
+  WalletClient wallet_;
   const std::unique_ptr<RunOnce> once_;  // null without a coordinator
 };
 

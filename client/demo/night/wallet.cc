@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/alarm.h"
 
 namespace idempotency::night {
 namespace {
@@ -14,6 +15,21 @@ class NoAnswer final : public grpc::ServerUnaryReactor {
  public:
   void OnCancel() override { Finish(grpc::Status::CANCELLED); }
   void OnDone() override { delete this; }
+};
+
+// Answers later.
+class LateAnswer final : public grpc::ServerUnaryReactor {
+ public:
+  explicit LateAnswer(std::chrono::milliseconds after) {
+    alarm_.Set(std::chrono::system_clock::now() + after,
+               [this](bool /*in_time*/) { Finish(grpc::Status::OK); });
+  }
+  // Who has gone need not be waited for.
+  void OnCancel() override { alarm_.Cancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  grpc::Alarm alarm_;
 };
 
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
@@ -33,7 +49,10 @@ std::string Shown(const std::string& idempotency_key) {
 
 WalletService::WalletService(std::unique_ptr<Ledger> ledger,
                              const Options& options, const Timeline& timeline)
-    : options_(options), timeline_(timeline), ledger_(std::move(ledger)) {}
+    : options_(options),
+      timeline_(timeline),
+      ledger_(std::move(ledger)),
+      to_be_lost_(options.unanswered) {}
 
 grpc::ServerUnaryReactor* WalletService::Charge(
     grpc::CallbackServerContext* context, const ChargeRequest* request,
@@ -43,7 +62,8 @@ grpc::ServerUnaryReactor* WalletService::Charge(
   {
     absl::MutexLock lock(&mutex_);
     entry = ChargeOnce(*request);
-    answered = ++charge_calls_ > options_.unanswered;
+    answered = to_be_lost_ <= 0;
+    if (!answered) --to_be_lost_;
   }
   if (!entry.ok()) {
     timeline_.Say(absl::StrCat("cannot charge: ", entry.status().ToString()));
@@ -55,6 +75,9 @@ grpc::ServerUnaryReactor* WalletService::Charge(
       "): ", entry->id(), answered ? "" : "; its answer gets lost"));
   if (!answered) return new NoAnswer;
   *response = *std::move(entry);
+  if (options_.answer_after.count() > 0) {
+    return new LateAnswer(options_.answer_after);
+  }
   return Answer(context, grpc::Status::OK);
 }
 
@@ -80,6 +103,27 @@ grpc::ServerUnaryReactor* WalletService::Find(
                              Shown(request->idempotency_key()), ": ",
                              entry ? entry->id() : "no charge"));
   if (entry) *response->mutable_entry() = *std::move(entry);
+  return Answer(context, grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* WalletService::List(
+    grpc::CallbackServerContext* context, const ListRequest* /*request*/,
+    ListResponse* response) {
+  {
+    absl::MutexLock lock(&mutex_);
+    response->mutable_entries()->Add(ledger_->entries().begin(),
+                                     ledger_->entries().end());
+  }
+  return Answer(context, grpc::Status::OK);
+}
+
+grpc::ServerUnaryReactor* WalletService::LoseAnswers(
+    grpc::CallbackServerContext* context, const LoseAnswersRequest* request,
+    LoseAnswersResponse* /*response*/) {
+  {
+    absl::MutexLock lock(&mutex_);
+    to_be_lost_ = request->count();
+  }
   return Answer(context, grpc::Status::OK);
 }
 

@@ -1,13 +1,14 @@
 #ifndef IDEMPOTENCY_CLIENT_DEMO_NIGHT_WALLET_H_
 #define IDEMPOTENCY_CLIENT_DEMO_NIGHT_WALLET_H_
 
+#include <chrono>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/demo/night/ledger.h"
 #include "client/demo/night/timeline.h"
-#include "night.grpc.pb.h"
+#include "wallet.grpc.pb.h"
 
 namespace idempotency::night {
 
@@ -19,6 +20,8 @@ class WalletService final : public Wallet::CallbackService {
     // So many calls of Charge, the first ones, are carried out and not
     // answered. Find always answers.
     int unanswered = 0;
+    // Between a charge and its answer.
+    std::chrono::milliseconds answer_after{0};
     // Takes no notice of idempotency keys and finds nothing: a channel with
     // which no coordinator can help.
     bool forgetful = false;
@@ -33,6 +36,12 @@ class WalletService final : public Wallet::CallbackService {
   grpc::ServerUnaryReactor* Find(grpc::CallbackServerContext* context,
                                  const FindRequest* request,
                                  FindResponse* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const ListRequest* request,
+                                 ListResponse* response) override;
+  grpc::ServerUnaryReactor* LoseAnswers(grpc::CallbackServerContext* context,
+                                        const LoseAnswersRequest* request,
+                                        LoseAnswersResponse* response) override;
 
  private:
   absl::StatusOr<LedgerEntry> ChargeOnce(const ChargeRequest& request)
@@ -43,7 +52,7 @@ class WalletService final : public Wallet::CallbackService {
 
   absl::Mutex mutex_;
   const std::unique_ptr<Ledger> ledger_ ABSL_PT_GUARDED_BY(mutex_);
-  int charge_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  int to_be_lost_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace idempotency::night

@@ -9,7 +9,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,25 +16,9 @@
 #include "server/store/postgres/connection_options.h"
 #include "server/store/postgres/pqxx_compat.h"
 #include "server/store/postgres/sqlstate.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
-
-enum class Effect { kRead, kWrite };
-
-// kKept: prepared once and its plan kept, for the hot path. kFresh: planned at
-// each execution. kInOrder: likewise, and may walk an index in its order, which
-// the session's settings do not allow.
-enum class Plan { kKept, kFresh, kInOrder };
-
-struct Statement {
-  std::string_view name;  // of the operation, for errors; unique
-  std::string_view sql;
-  Effect effect;
-  Plan plan;
-};
-
-// Parameters in PostgreSQL's binary format, none of them NULL.
-using Parameters = std::vector<std::string>;
 
 // Not thread-safe. No function throws, sleeps or tries to connect more than
 // twice; each blocks for at most the options' timeouts, if there is a watch
@@ -43,7 +26,7 @@ using Parameters = std::vector<std::string>;
 //
 // Errors are those of store.h. A session that does not have the required
 // settings, or whose server is too old, is FAILED_PRECONDITION with the remedy.
-class Connection {
+class Connection final : public StatementRunner {
  public:
   enum class Settings { kChecked, kAsTheyAre };
 
@@ -52,14 +35,14 @@ class Connection {
              Settings settings = Settings::kChecked);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
-  ~Connection();
+  ~Connection() override;
 
   const ConnectionOptions& options() const { return options_; }
 
   // Runs one statement, which commits by itself. It is counted, if there are
   // metrics to count it in, once for each time that it is sent.
   absl::StatusOr<pqxx::result> Run(const Statement& statement,
-                                   const Parameters& parameters);
+                                   const Parameters& parameters) override;
 
   // Runs `steps` in one transaction and commits it if they return OK.
   // Exceptions of libpqxx that leave `steps` are handled.

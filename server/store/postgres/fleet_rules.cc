@@ -58,9 +58,9 @@ absl::StatusOr<Policy> ReadPolicy(PgRow row) {
   return policy;
 }
 
-absl::Status ReadScopes(Connection& connection, FleetRules& rules) {
+absl::Status ReadScopes(StatementRunner& runner, FleetRules& rules) {
   const absl::StatusOr<pqxx::result> result =
-      connection.Run(statements::kReadScopes, {});
+      runner.Run(statements::kReadScopes, {});
   if (!result.ok()) return result.status();
   for (const pqxx::row& fields : *result) {
     PgRow row(fields);
@@ -74,9 +74,9 @@ absl::Status ReadScopes(Connection& connection, FleetRules& rules) {
   return absl::OkStatus();
 }
 
-absl::Status ReadPolicies(Connection& connection, FleetRules& rules) {
+absl::Status ReadPolicies(StatementRunner& runner, FleetRules& rules) {
   const absl::StatusOr<pqxx::result> result =
-      connection.Run(statements::kReadPolicies, {});
+      runner.Run(statements::kReadPolicies, {});
   if (!result.ok()) return result.status();
   for (const pqxx::row& fields : *result) {
     absl::StatusOr<Policy> policy = ReadPolicy(PgRow(fields));
@@ -90,9 +90,9 @@ absl::Status ReadPolicies(Connection& connection, FleetRules& rules) {
   return absl::OkStatus();
 }
 
-absl::Status ReadNamespace(Connection& connection, FleetRules& rules) {
+absl::Status ReadNamespace(StatementRunner& runner, FleetRules& rules) {
   const absl::StatusOr<pqxx::result> result =
-      connection.Run(statements::kReadNamespace, {});
+      runner.Run(statements::kReadNamespace, {});
   if (!result.ok()) return result.status();
   std::optional<Uuid> found;
   if (!result->empty()) found = ParseUuid(PgRow((*result)[0]).Text(0));
@@ -107,12 +107,12 @@ absl::Status ReadNamespace(Connection& connection, FleetRules& rules) {
 
 }  // namespace
 
-absl::StatusOr<FleetRules> ReadFleetRules(Connection& connection) {
+absl::StatusOr<FleetRules> ReadFleetRules(StatementRunner& runner) {
   FleetRules rules;
   // Scopes before policies: a policy that a scope names when it is read is
   // still there afterwards, since its row protects it.
   for (const auto read : {ReadScopes, ReadPolicies, ReadNamespace}) {
-    if (absl::Status status = read(connection, rules); !status.ok()) {
+    if (absl::Status status = read(runner, rules); !status.ok()) {
       return status;
     }
   }

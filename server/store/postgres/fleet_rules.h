@@ -4,14 +4,14 @@
 
 #include "absl/status/statusor.h"
 #include "server/core/policies.h"
-#include "server/store/postgres/connection.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
 
 // Blocks for three statements. One row that can't be followed, whether a
 // policy out of bounds, a word of a newer server or a namespace that is no
 // UUID, is FAILED_PRECONDITION for all: rules are never applied in part.
-absl::StatusOr<FleetRules> ReadFleetRules(Connection& connection);
+absl::StatusOr<FleetRules> ReadFleetRules(StatementRunner& runner);
 
 }  // namespace idempotency
 

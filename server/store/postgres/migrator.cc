@@ -98,12 +98,16 @@ absl::StatusOr<int> Migrate(const ConnectionOptions& options,
 
 absl::Status CheckSchema(const ConnectionOptions& options, const Clock& clock) {
   Connection connection(options, clock);
-  const absl::StatusOr<pqxx::result> found = connection.Run(kFindSchema, {});
+  return CheckSchema(connection);
+}
+
+absl::Status CheckSchema(StatementRunner& runner) {
+  const absl::StatusOr<pqxx::result> found = runner.Run(kFindSchema, {});
   if (!found.ok()) return found.status();
   if (!PgRow((*found)[0]).Bool(0)) {
     return NeedsMigration("the database has no idempotency schema");
   }
-  const absl::StatusOr<pqxx::result> applied = connection.Run(kReadSchema, {});
+  const absl::StatusOr<pqxx::result> applied = runner.Run(kReadSchema, {});
   if (!applied.ok()) return applied.status();
   const auto known = static_cast<int>(EmbeddedMigrations().size());
   int applied_known = 0;

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "server/core/clock.h"
 #include "server/store/postgres/connection_options.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
 
@@ -22,6 +23,8 @@ absl::StatusOr<int> Migrate(const ConnectionOptions& options,
 // the remedy: a schema that is missing or too old, or a major step of a newer
 // program. Also finds out whether the session has the required settings.
 absl::Status CheckSchema(const ConnectionOptions& options, const Clock& clock);
+// The same where `runner` runs its statements, whatever settings it has.
+absl::Status CheckSchema(StatementRunner& runner);
 
 }  // namespace idempotency
 

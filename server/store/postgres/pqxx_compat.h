@@ -61,6 +61,9 @@ inline void Prepare(pqxx::connection& connection, const std::string& name,
   connection.prepare(name, sql);
 }
 
+// Begins what begins with its first statement.
+inline void Begin(pqxx::dbtransaction&) {}
+
 // Binary parameters, which must outlive the result.
 inline pqxx::params Params(const std::vector<std::string>& values) {
   pqxx::params params;
@@ -82,10 +85,18 @@ inline void SetUp(pqxx::connection& connection) {
 #pragma GCC diagnostic pop
 }
 
-inline void Prepare(pqxx::connection& connection, const std::string& name,
+inline void Prepare(pqxx::connection_base& connection, const std::string& name,
                     const std::string& sql) {
   connection.prepare(name, sql);
   connection.prepare_now(name);
+}
+
+// A subtransaction sets its savepoint at its first exec(), and not for a
+// statement with parameters: that one would stay when it is rolled back.
+inline void Begin(pqxx::dbtransaction& transaction) {
+  if (dynamic_cast<pqxx::subtransaction*>(&transaction) != nullptr) {
+    transaction.exec("");
+  }
 }
 
 inline auto Params(const std::vector<std::string>& values) {

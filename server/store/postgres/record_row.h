@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "server/core/record_table.h"
 #include "server/core/types.h"
-#include "server/store/postgres/connection.h"
 #include "server/store/postgres/pg_arrays.h"
 #include "server/store/postgres/pg_row.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
 

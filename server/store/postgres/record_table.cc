@@ -8,6 +8,7 @@
 
 #include "server/core/limits.h"
 #include "server/core/transitions.h"
+#include "server/store/postgres/connection.h"
 #include "server/store/postgres/fleet_rules.h"
 #include "server/store/postgres/pg_arrays.h"
 #include "server/store/postgres/pg_row.h"
@@ -78,11 +79,10 @@ class ItemFinder {
 // `use` with the number of its item. `use` returns false for a row that it
 // can't read.
 template <typename Item, typename Use>
-absl::Status RunForItems(Connection& connection, const Statement& statement,
+absl::Status RunForItems(StatementRunner& runner, const Statement& statement,
                          const Parameters& parameters, Batch<Item> batch,
                          Use use) {
-  const absl::StatusOr<pqxx::result> result =
-      connection.Run(statement, parameters);
+  const absl::StatusOr<pqxx::result> result = runner.Run(statement, parameters);
   if (!result.ok()) return result.status();
   ItemFinder<Item> finder(batch);
   for (const pqxx::row& row : *result) {
@@ -154,13 +154,17 @@ Parameters NameParameters(Batch<RecordId> ids) {
 }  // namespace
 
 PgRecordTable::PgRecordTable(ConnectionOptions options, const Clock& clock)
-    : connection_(std::move(options), clock) {}
+    : runner_(std::make_unique<Connection>(options, clock)),
+      citus_(options.citus) {}
+
+PgRecordTable::PgRecordTable(std::unique_ptr<StatementRunner> runner)
+    : runner_(std::move(runner)), citus_(false) {}
 
 absl::StatusOr<Times> PgRecordTable::InsertNew(Batch<ClaimCommand> claims) {
   Times granted(claims.size());
   if (claims.empty()) return granted;
   const absl::Status status =
-      RunForItems(connection_, statements::kInsertNew, InsertParameters(claims),
+      RunForItems(*runner_, statements::kInsertNew, InsertParameters(claims),
                   claims, [&](std::size_t item, PgRow& row) {
                     granted[item] = GrantedAt(row);
                     return true;
@@ -174,7 +178,7 @@ absl::StatusOr<Times> PgRecordTable::FinalizeOwned(
   Times expiries(finalizes.size());
   if (finalizes.empty()) return expiries;
   const absl::Status status = RunForItems(
-      connection_, statements::kFinalizeOwned, FinalizeParameters(finalizes),
+      *runner_, statements::kFinalizeOwned, FinalizeParameters(finalizes),
       finalizes, [&](std::size_t item, PgRow& row) {
         expiries[item] = row.Time(2);
         return true;
@@ -185,7 +189,7 @@ absl::StatusOr<Times> PgRecordTable::FinalizeOwned(
 
 InsertedAndFinalized PgRecordTable::InsertAndFinalize(
     Batch<ClaimCommand> claims, Batch<FinalizeCommand> finalizes) {
-  if (claims.empty() || finalizes.empty() || connection_.options().citus) {
+  if (claims.empty() || finalizes.empty() || citus_) {
     return RecordTable::InsertAndFinalize(claims, finalizes);
   }
   const Statement& statement = statements::InsertAndFinalize();
@@ -194,7 +198,7 @@ InsertedAndFinalized PgRecordTable::InsertAndFinalize(
   std::move(of_finalizes.begin(), of_finalizes.end(),
             std::back_inserter(parameters));
   const absl::StatusOr<pqxx::result> result =
-      connection_.Run(statement, parameters);
+      runner_->Run(statement, parameters);
   if (!result.ok()) return {result.status(), result.status()};
   Times granted(claims.size());
   Times expiries(finalizes.size());
@@ -226,11 +230,11 @@ absl::StatusOr<Snapshot> PgRecordTable::Read(Batch<RecordId> ids,
   parameters.push_back(BinaryBool(with_bodies));
   parameters.push_back(BinaryInt8(limits::kInlineBodyBytesMax));
   const absl::StatusOr<pqxx::result> result =
-      connection_.Run(statements::kReadRecords, parameters);
+      runner_->Run(statements::kReadRecords, parameters);
   if (!result.ok()) return result.status();
   if (result->empty()) {
     const absl::StatusOr<pqxx::result> clock =
-        connection_.Run(statements::kReadClock, {});
+        runner_->Run(statements::kReadClock, {});
     if (!clock.ok()) return clock.status();
     PgRow row((*clock)[0]);
     snapshot.now = row.Time(0);
@@ -282,7 +286,7 @@ absl::Status PgRecordTable::ReadLongBodies(
     out.EndRow();
   }
   const absl::Status status = RunForItems(
-      connection_, statements::kReadBodies, std::move(out).Finish(),
+      *runner_, statements::kReadBodies, std::move(out).Finish(),
       Batch<RecordId>(group), [&](std::size_t member, PgRow& fields) {
         ReadRow& row = snapshot.rows[items[member]];
         row.record->response.body = fields.Bytes(2);
@@ -300,7 +304,7 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::Replace(
   std::vector<bool> replaced(replacements.size());
   if (replacements.empty()) return replaced;
   const absl::Status status = RunForItems(
-      connection_, statements::kReplace, ReplaceParameters(replacements),
+      *runner_, statements::kReplace, ReplaceParameters(replacements),
       replacements, [&](std::size_t item, PgRow&) {
         replaced[item] = true;
         return true;
@@ -325,8 +329,8 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::KeepConflicts(
   Parameters parameters = std::move(out).Finish();
   parameters.push_back(BinaryInt8(limits::kConflictsPerRecordMax));
   const absl::Status status =
-      RunForItems(connection_, statements::kKeepConflicts, parameters,
-                  conflicts, [&](std::size_t item, PgRow&) {
+      RunForItems(*runner_, statements::kKeepConflicts, parameters, conflicts,
+                  [&](std::size_t item, PgRow&) {
                     kept[item] = true;
                     return true;
                   });
@@ -345,12 +349,12 @@ absl::StatusOr<std::vector<bool>> PgRecordTable::FindChanged(
     out.Int8(one->version);
     out.EndRow();
   }
-  const absl::Status status = RunForItems(
-      connection_, statements::kFindUnchanged, std::move(out).Finish(), watched,
-      [&](std::size_t item, PgRow&) {
-        changed[item] = false;
-        return true;
-      });
+  const absl::Status status =
+      RunForItems(*runner_, statements::kFindUnchanged, std::move(out).Finish(),
+                  watched, [&](std::size_t item, PgRow&) {
+                    changed[item] = false;
+                    return true;
+                  });
   if (!status.ok()) return status;
   return changed;
 }
@@ -360,7 +364,7 @@ absl::StatusOr<std::vector<int>> PgRecordTable::CountConflicts(
   std::vector<int> counts(ids.size());
   if (ids.empty()) return counts;
   const absl::Status status =
-      RunForItems(connection_, statements::kCountConflicts, NameParameters(ids),
+      RunForItems(*runner_, statements::kCountConflicts, NameParameters(ids),
                   ids, [&](std::size_t item, PgRow& row) {
                     counts[item] = row.Int4(2);
                     return true;
@@ -370,7 +374,7 @@ absl::StatusOr<std::vector<int>> PgRecordTable::CountConflicts(
 }
 
 absl::StatusOr<FleetRules> PgRecordTable::ReadRules() {
-  return ReadFleetRules(connection_);
+  return ReadFleetRules(*runner_);
 }
 
 }  // namespace idempotency

@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_RECORD_TABLE_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_RECORD_TABLE_H_
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,7 +10,8 @@
 #include "absl/time/time.h"
 #include "server/core/clock.h"
 #include "server/core/record_table.h"
-#include "server/store/postgres/connection.h"
+#include "server/store/postgres/connection_options.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
 
@@ -21,8 +23,12 @@ namespace idempotency {
 // Durations and times are kept in whole microseconds, rounded down.
 class PgRecordTable final : public RecordTable {
  public:
-  // `clock` must outlive the table. Connects at the first call.
+  // Over a connection of its own, made at the first call. `clock` must outlive
+  // the table.
   PgRecordTable(ConnectionOptions options, const Clock& clock);
+  // Over whatever runs the statements, by themselves or within a transaction
+  // that has its own idea of what a failure leaves behind.
+  explicit PgRecordTable(std::unique_ptr<StatementRunner> runner);
 
   absl::StatusOr<Times> InsertNew(Batch<ClaimCommand> claims) override;
   absl::StatusOr<Times> FinalizeOwned(
@@ -51,7 +57,8 @@ class PgRecordTable final : public RecordTable {
                               const std::vector<LongBody>& long_bodies,
                               Snapshot& snapshot);
 
-  Connection connection_;
+  const std::unique_ptr<StatementRunner> runner_;
+  const bool citus_;
 };
 
 }  // namespace idempotency

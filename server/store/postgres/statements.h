@@ -1,19 +1,21 @@
 // The statements of the record table. Each takes a batch as one array a column
-// and is committed by itself.
+// and is committed by itself, or runs within a transaction of a caller's.
 //
 // Rules they all keep:
 //   - an array is joined on the whole primary key, so that every item is one
 //     descent of its index; items come sorted, so that batches lock rows in
 //     one order;
-//   - time is now(), the moment the statement arrived. clock_timestamp() is
-//     volatile, and Citus refuses volatile functions in an UPDATE;
+//   - time is statement_timestamp(), the moment the statement arrived. now()
+//     is that of the transaction, which may have begun long before.
+//     clock_timestamp() is volatile, and Citus refuses volatile functions in
+//     an UPDATE;
 //   - durations are whole microseconds: `us * interval '1 microsecond'` is
 //     exact up to 285 years and knows no months and no summer time;
 //   - times leave as timestamptz_send(), see pg_row.h.
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_STATEMENTS_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_STATEMENTS_H_
 
-#include "server/store/postgres/connection.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency::statements {
 
@@ -58,7 +60,9 @@ FROM unnest(
     lease_us)
 -- OFFSET keeps the arithmetic from being repeated for every row.
 CROSS JOIN (
-  SELECT now() AS at, (extract(epoch FROM now()) * 1000000)::bigint AS us
+  SELECT
+    statement_timestamp() AS at,
+    (extract(epoch FROM statement_timestamp()) * 1000000)::bigint AS us
   OFFSET 0) AS clock
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING scope, key, fencing_token
@@ -76,22 +80,23 @@ SET
   body_omitted = f.body_omitted,
   headers_omitted = f.headers_omitted,
   response_digest = f.response_digest,
-  finalized_at = now(),
+  finalized_at = statement_timestamp(),
   gave_up = 0,
   gave_up_at = NULL,
   gave_up_status_code = NULL,
   version = r.version + 1,
   expires_at = CASE
     WHEN r.policy_retention_us IS NULL THEN coalesce(
-      now() + r.policy_retention_after_finalize_us * interval '1 microsecond',
+      statement_timestamp()
+        + r.policy_retention_after_finalize_us * interval '1 microsecond',
       'infinity')
     -- A parked record: its expiry is not what its policy said.
     WHEN r.expires_at = 'infinity' THEN
-      now() + r.policy_retention_us * interval '1 microsecond'
+      statement_timestamp() + r.policy_retention_us * interval '1 microsecond'
     -- Mostly left as it is, which spares the index an entry.
     ELSE greatest(
       r.expires_at,
-      now() + r.policy_retention_us * interval '1 microsecond')
+      statement_timestamp() + r.policy_retention_us * interval '1 microsecond')
   END
 FROM unnest(
     $1::text[], $2::text[], $3::uuid[],
@@ -105,7 +110,7 @@ WHERE r.scope = f.scope
   AND r.key = f.key
   AND r.claim_token = f.claim_token
   AND r.in_flight
-  AND (r.expires_at > now() OR r.held)
+  AND (r.expires_at > statement_timestamp() OR r.held)
   AND (f.status_code < 500 OR r.on_server_error = 1)
 RETURNING r.scope, r.key, timestamptz_send(r.expires_at) AS expires_at
 )sql",
@@ -120,7 +125,7 @@ const Statement& InsertAndFinalize();
 // is told. The columns are those of record_row.h.
 inline constexpr Statement kReadRecords = {"read_records", R"sql(
 SELECT
-  timestamptz_send(now()),
+  timestamptz_send(statement_timestamp()),
   r.scope, r.key,
   r.in_flight, r.request_hash, r.claim_token,
   r.fencing_token, r.attempt, r.version,
@@ -150,9 +155,9 @@ JOIN idempotency_records AS r
                                            Effect::kRead, Plan::kKept};
 
 // Where kReadRecords found no row to tell the time with.
-inline constexpr Statement kReadClock = {"read_clock",
-                                         "SELECT timestamptz_send(now())",
-                                         Effect::kRead, Plan::kFresh};
+inline constexpr Statement kReadClock = {
+    "read_clock", "SELECT timestamptz_send(statement_timestamp())",
+    Effect::kRead, Plan::kFresh};
 
 // The version makes sure that the body belongs to the record that was read.
 inline constexpr Statement kReadBodies = {"read_bodies", R"sql(
@@ -174,7 +179,7 @@ JOIN idempotency_records AS r
   ON r.scope = w.scope
   AND r.key = w.key
   AND r.version = w.version
-  AND r.lease_expires_at > now()
+  AND r.lease_expires_at > statement_timestamp()
 )sql",
                                              Effect::kRead, Plan::kKept};
 
@@ -288,7 +293,7 @@ INSERT INTO idempotency_conflicts AS k (
   first_seen_at, last_seen_at)
 SELECT
   c.scope, c.key, c.claim_token, c.response_digest, c.status_code,
-  now(), now()
+  statement_timestamp(), statement_timestamp()
 FROM unnest($1::text[], $2::text[], $3::uuid[], $4::bytea[], $5::integer[])
   AS c (scope, key, claim_token, response_digest, status_code)
 LEFT JOIN idempotency_records AS r

@@ -4,7 +4,7 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_SWEEP_STATEMENTS_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_SWEEP_STATEMENTS_H_
 
-#include "server/store/postgres/connection.h"
+#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency::statements {
 
@@ -42,6 +42,10 @@ FROM parked
 GROUP BY policy
 )sql",
                                      Effect::kWrite, Plan::kInOrder};
+
+// kSweep, past the rows that others have locked. It locks what it takes, which
+// doubles what it writes.
+const Statement& SweepUnlocked();
 
 // Citus has no ctid across shards, and refuses two tables' changes in one
 // statement.
