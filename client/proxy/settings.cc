@@ -234,8 +234,8 @@ void AppendWrapped(const char* text, std::string& manual) {
 }
 
 constexpr char kIntroduction[] =
-    R"(idempotency-proxy: stands before a service in any language, and makes each
-request with an idempotency key once.
+    R"(idempotency-proxy: stands before a service in any language, and makes
+each request with an idempotency key once.
 
   idempotency-proxy --listen=127.0.0.1:8080 --upstream=127.0.0.1:8000 \
     --config=rules.json
