@@ -26,6 +26,19 @@ std::string FullAnswer() {
       problem.body().size(), "\r\n\r\n", problem.body());
 }
 
+// The rules, with leases that are renewed for as long as a request may take.
+std::shared_ptr<const ProxyRules> Renewing(
+    std::shared_ptr<const ProxyRules> rules,
+    std::chrono::milliseconds connect_timeout) {
+  auto renewing = std::make_shared<ProxyRules>(*rules);
+  for (std::shared_ptr<const HttpProxyRoute>& route : renewing->http) {
+    auto longer = std::make_shared<HttpProxyRoute>(*route);
+    longer->rule.max_run_time = route->timeout + connect_timeout;
+    route = std::move(longer);
+  }
+  return renewing;
+}
+
 }  // namespace
 
 struct HttpProxy::Impl {
@@ -36,7 +49,8 @@ struct HttpProxy::Impl {
         context{.options = std::move(given),
                 .upstream = std::move(upstream),
                 .middleware = middleware,
-                .rules = internal::CurrentRules(std::move(rules))} {}
+                .rules = internal::CurrentRules(Renewing(
+                    std::move(rules), context.options.connect_timeout))} {}
 
   const std::shared_ptr<RunOnce> once;
   HttpMiddleware middleware;
@@ -79,7 +93,8 @@ std::size_t HttpProxy::connections() const {
 }
 
 void HttpProxy::SetRules(std::shared_ptr<const ProxyRules> rules) {
-  impl_->context.rules.Set(std::move(rules));
+  impl_->context.rules.Set(
+      Renewing(std::move(rules), impl_->context.options.connect_timeout));
 }
 
 void HttpProxy::Drain(std::chrono::milliseconds grace) {
