@@ -185,7 +185,8 @@ GrpcAnswer ToAnswer(const v1::Response& response) {
       message = header.value();
     } else if (header.name() == kDetails) {
       details = header.value();
-    } else if (IsHandedOn(header.name(), header.value())) {
+    } else if (header.name() != kReplayedTrailer &&
+               IsHandedOn(header.name(), header.value())) {
       answer.trailers.emplace_back(header.name(), header.value());
     }
   }

@@ -61,17 +61,22 @@ absl::StatusOr<RequestMatch> RequestMatch::Parse(std::string_view text) {
     }
   }
   const std::string path(text.substr(space + 2));
-  match.segments_ = absl::StrSplit(path, '/');
-  if (match.segments_.back() == "**") {
+  std::vector<std::string> segments = absl::StrSplit(path, '/');
+  if (segments.back() == "**") {
     match.any_rest_ = true;
-    match.segments_.pop_back();
+    segments.pop_back();
   }
-  for (const std::string& segment : match.segments_) {
-    if (segment != "*" && segment.find_first_of("*?# ") != std::string::npos) {
+  for (const std::string& segment : segments) {
+    if (segment == "*") {
+      match.segments_.push_back(std::nullopt);
+      continue;
+    }
+    if (segment.find_first_of("*?# ") != std::string::npos) {
       return absl::InvalidArgumentError(
           "a path has * only as a whole segment and ** only as the last, and "
           "neither ? nor #");
     }
+    match.segments_.push_back(DecodeSegment(segment));
   }
   return match;
 }
@@ -93,9 +98,8 @@ bool RequestMatch::Fits(std::string_view method,
     return false;
   }
   for (std::size_t i = 0; i < segments_.size(); ++i) {
-    const std::string& wanted = segments_[i];
-    if (wanted == "*" ? segments[i].empty()
-                      : DecodeSegment(segments[i]) != wanted) {
+    if (segments_[i].has_value() ? DecodeSegment(segments[i]) != *segments_[i]
+                                 : segments[i].empty()) {
       return false;
     }
   }

@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_CLIENT_PROXY_REQUEST_MATCH_H_
 #define IDEMPOTENCY_CLIENT_PROXY_REQUEST_MATCH_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,8 @@ class RequestMatch {
   bool Fits(std::string_view method, std::string_view target) const;
 
  private:
-  std::vector<std::string> methods_;  // empty: any
-  std::vector<std::string> segments_;
+  std::vector<std::string> methods_;                  // empty: any
+  std::vector<std::optional<std::string>> segments_;  // nullopt: any one
   bool any_rest_ = false;
 };
 

@@ -310,6 +310,10 @@ class NamesOnce {
 };
 
 absl::StatusOr<Json> ParseJson(std::string_view text) {
+  // The parser takes it for the end, whatever follows.
+  if (text.find('\0') != std::string_view::npos) {
+    return absl::InvalidArgumentError("it is not JSON: it has a zero byte");
+  }
   NamesOnce names;
   try {
     Json json = Json::parse(text.begin(), text.end(), std::ref(names));

@@ -121,7 +121,8 @@ TEST(RecordedCall, ARecordOfHttpIsNoAnswerOfGrpc) {
 // gRPC would end the process over them.
 TEST(RecordedCall, HeadersThatGrpcDoesNotSendAreNotReplayed) {
   v1::Response response = ToResponse({.status = grpc::Status::OK});
-  for (const char* name : {"Set-Cookie", "", "a b", ":path"}) {
+  for (const char* name :
+       {"Set-Cookie", "", "a b", ":path", kReplayedTrailer}) {
     v1::Header* const header = response.add_headers();
     header->set_name(name);
     header->set_value("x");

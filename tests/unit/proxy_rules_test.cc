@@ -32,6 +32,8 @@ TEST(RequestMatchTest, APathIsComparedBySegmentsWithoutItsQuery) {
   EXPECT_TRUE(Fits("POST /payments", "POST", "/payments"));
   EXPECT_TRUE(Fits("POST /payments", "POST", "/payments?amount=1/2"));
   EXPECT_TRUE(Fits("POST /payments", "POST", "/p%61yments"));
+  EXPECT_TRUE(Fits("POST /a%20b/%2A", "POST", "/a%20b/*"));
+  EXPECT_FALSE(Fits("POST /a%20b/%2A", "POST", "/a%20b/c"));
   EXPECT_TRUE(Fits("POST /", "POST", "/"));
   EXPECT_FALSE(Fits("POST /payments", "POST", "/payments/"));
   EXPECT_FALSE(Fits("POST /payments", "POST", "/payments/1"));
@@ -160,6 +162,7 @@ TEST(ProxyRulesTest, WhatIsWrongIsNamed) {
 
   says("", "not JSON");
   says("{", "not JSON");
+  says(std::string("{}\0{", 4), "not JSON");
   says("[]", "object");
   says(R"({"https": {}})", "https: is not known");
   says(R"({"http": []})", "http: is not an object");
