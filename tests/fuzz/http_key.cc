@@ -32,17 +32,6 @@ bool NeedsQuotes(std::string_view key) {
   return key.find_first_of(" \"\\,;") != std::string_view::npos;
 }
 
-// The white space around a field's value is the header's.
-std::string_view Inner(std::string_view value) {
-  while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) {
-    value.remove_prefix(1);
-  }
-  while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) {
-    value.remove_suffix(1);
-  }
-  return value;
-}
-
 void CheckAccepted(std::string_view value, const std::string& key) {
   Require(!key.empty() && key.size() <= kKeyBytesMax,
           "a key has 1 to 255 bytes");
@@ -50,8 +39,7 @@ void CheckAccepted(std::string_view value, const std::string& key) {
                       [](unsigned char c) { return c >= ' ' && c <= '~'; }),
           "a key is printable ASCII");
   // So no two values are the same key, but for the quotation marks.
-  const std::string_view inner = Inner(value);
-  Require(inner == Quoted(key) || (inner == key && !NeedsQuotes(key)),
+  Require(value == Quoted(key) || (value == key && !NeedsQuotes(key)),
           "the value is the key, bare or as a String, and nothing else");
   Require(*ParseOne(Quoted(key)) == key, "the key as a String is the key");
   if (!NeedsQuotes(key)) {

@@ -139,23 +139,26 @@ fuzz() {
     -artifact_prefix="$build/findings/$target-" \
     "$build/corpus/$target" "$first" >"$log" 2>&1 || status=$?
   echo "$status" >"$build/logs/$target.status"
-  local said="nothing found"
-  ((status == 0)) || said="FOUND SOMETHING: $log"
-  echo "$target: $said"
+  if ((status == 0)); then
+    echo "$target: nothing found"
+  else
+    echo "$target: FOUND SOMETHING, see $log"
+  fi
 }
 
-# last_of TARGET WORD prints the number after the last "WORD: " of its log.
-last_of() {
-  { grep -o "\b$2: *[0-9]*" "$build/logs/$1.log" || true; } |
-    tail -n 1 | grep -o '[0-9]*$' || echo 0
+# said TARGET TEXT prints the number after TEXT where the log last has both, or
+# 0.
+said() {
+  { grep -aoE "$2 *[0-9]+" "$build/logs/$1.log" || echo 0; } |
+    tail -n 1 | grep -oE '[0-9]+$'
 }
 
 tell_progress() {
   local target
   for target in "${chosen[@]}"; do
     if [[ -f $build/logs/$target.log && ! -f $build/logs/$target.status ]]; then
-      echo "$target: coverage $(last_of "$target" cov)," \
-        "corpus $(last_of "$target" corp)"
+      echo "$target: coverage $(said "$target" cov:)," \
+        "corpus $(said "$target" corp:)"
     fi
   done
 }
@@ -189,7 +192,7 @@ for target in "${chosen[@]}"; do
     found=1
   fi
   printf '%-18s %12s %9s %8s  %s\n' "$target" \
-    "$(last_of "$target" "number_of_executed_units")" \
-    "$(last_of "$target" cov)" "$(last_of "$target" "in")" "$finding"
+    "$(said "$target" number_of_executed_units:)" \
+    "$(said "$target" cov:)" "$(said "$target" "runs in")" "$finding"
 done
 exit "$found"
