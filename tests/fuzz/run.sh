@@ -135,7 +135,7 @@ fuzz() {
   rm -f "$build/findings/$target"-*
   local status=0
   "$(program "$target")" -max_total_time="$seconds" -timeout=10 \
-    -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1 \
+    -rss_limit_mb=2048 -max_len=32768 -print_final_stats=1 \
     -artifact_prefix="$build/findings/$target-" \
     "$build/corpus/$target" "$first" >"$log" 2>&1 || status=$?
   echo "$status" >"$build/logs/$target.status"
