@@ -31,8 +31,9 @@ $(printf '  %s\n' "${targets[@]}")
 
 At the end comes a table: how many inputs each target ran, how many edges of the
 code they reached (coverage), seconds, and what was found. With a finding the
-status is 1: the input is kept in $build/findings/, and the report (which claim
-does not hold, or what a sanitizer saw, and where) in $build/logs/.
+status is 1: the input is kept in $build/findings/ and is tried again by
+later runs; the report (which claim does not hold, or what a sanitizer saw, and
+where) is in $build/logs/.
 
 Inputs that reached something new are kept in $build/corpus/TARGET/, and the
 next run goes on from there. The first ones are in tests/fuzz/corpus/TARGET/,
@@ -87,14 +88,14 @@ fi
 source tests/support/packages.sh
 install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
   "${IDEMPOTENCY_TEST_PACKAGES[@]}" "${IDEMPOTENCY_FUZZ_PACKAGES[@]}"
-# -O1: at -O0 a target runs half as many inputs, -O2 takes long to compile.
+mkdir -p "$build/logs" "$build/findings"
+# -O1: at -O0 targets are slow, -O2 takes long to compile.
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 \
   -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -gline-tables-only" \
-  -DIDEMPOTENCY_FUZZ=ON >"$build.log" 2>&1 || {
-  cat "$build.log" >&2
+  -DIDEMPOTENCY_FUZZ=ON >"$build/logs/cmake" 2>&1 || {
+  cat "$build/logs/cmake" >&2
   exit 1
 }
-rm -f "$build.log"
 ninja -C "$build" "${chosen[@]/#/fuzz_}"
 
 export ASAN_OPTIONS=strict_string_checks=1:detect_stack_use_after_return=1
@@ -109,7 +110,7 @@ if [[ -n $input ]]; then
 fi
 
 # first_inputs TARGET prints the folder of its first inputs, all of them bytes
-# as the target takes them.
+# as the target takes them: those by hand, and what was found earlier.
 first_inputs() {
   local folder=$build/first/$1 file message
   rm -rf "$folder"
@@ -123,21 +124,23 @@ first_inputs() {
       cp "$file" "$folder/"
     fi
   done
+  find "$build/findings" -name "$1-*" -exec cp -t "$folder" {} +
   echo "$folder"
 }
 
 # fuzz TARGET runs it; its status is 0 also with a finding, which the table
 # tells.
 fuzz() {
-  local target=$1 log=$build/logs/$1.log first
+  local target=$1 log=$build/logs/$1.log first pid status=0
   first=$(first_inputs "$target")
   mkdir -p "$build/corpus/$target"
-  rm -f "$build/findings/$target"-*
-  local status=0
   "$(program "$target")" -max_total_time="$seconds" -timeout=10 \
     -rss_limit_mb=2048 -max_len=32768 -print_final_stats=1 \
     -artifact_prefix="$build/findings/$target-" \
-    "$build/corpus/$target" "$first" >"$log" 2>&1 || status=$?
+    "$build/corpus/$target" "$first" >"$log" 2>&1 &
+  pid=$!
+  trap 'kill "$pid" 2>/dev/null || true' TERM
+  wait "$pid" || status=$?
   echo "$status" >"$build/logs/$target.status"
   if ((status == 0)); then
     echo "$target: nothing found"
@@ -163,31 +166,36 @@ tell_progress() {
   done
 }
 
-mkdir -p "$build/logs" "$build/findings"
+# wait_for_less_than N waits until so few targets run, and tells how they do.
+told=$SECONDS
+wait_for_less_than() {
+  while (($(jobs -pr | wc -l) >= $1)); do
+    sleep 0.5
+    if ((SECONDS - told >= 10)); then
+      tell_progress
+      told=$SECONDS
+    fi
+  done
+}
+
 for target in "${chosen[@]}"; do
   rm -f "$build/logs/$target".*
 done
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 echo "Running ${#chosen[@]} targets, $jobs at a time, $seconds s each"
 for target in "${chosen[@]}"; do
-  while (($(jobs -pr | wc -l) >= jobs)); do wait -n; done
+  wait_for_less_than "$jobs"
   fuzz "$target" &
 done
-told=$SECONDS
-while (($(jobs -pr | wc -l))); do
-  sleep 0.5
-  if ((SECONDS - told >= 10)); then
-    tell_progress
-    told=$SECONDS
-  fi
-done
+wait_for_less_than 1
 
 found=0
 printf '\n%-18s %12s %9s %8s  %s\n' target runs coverage seconds findings
 for target in "${chosen[@]}"; do
   finding=none
   if [[ $(cat "$build/logs/$target.status" 2>/dev/null) != 0 ]]; then
-    finding=$(find "$build/findings" -name "$target-*" | head -n 1)
+    # What it kept, or none if it could not even begin.
+    finding=$(sed -n 's/.*Test unit written to //p' "$build/logs/$target.log")
     finding=${finding:-"see $build/logs/$target.log"}
     found=1
   fi
