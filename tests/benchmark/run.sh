@@ -55,8 +55,8 @@ if [[ $plan != smoke ]] && ! is_optimised; then
     "choose another with --build_dir=DIR" >&2
   exit 1
 fi
-cmake --build "$build" --target idempotency-server load_client client_load \
-  echo_server
+cmake --build "$build" --target idempotency-server idempotency-proxy \
+  load_client client_load echo_server http_service
 
 # The distribution's interpreter: the one that its matplotlib is made for.
 export PYTHONDONTWRITEBYTECODE=1
