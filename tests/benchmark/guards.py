@@ -70,7 +70,7 @@ class Guards:
 
     def _rates(self):
         rates = {name: self._http(name, _CONNECTIONS)["requests_per_second"]
-                 for name in ("bare", "middleware", "sidecar",
+                 for name in ("bare", "middleware", "sidecar", "hop",
                               "middleware_replay", "sidecar_replay")}
         for name, server in (("grpc_bare", self._echo),
                              ("grpc_sidecar", self._sidecar)):
@@ -148,6 +148,7 @@ class Guards:
             added("grpc_added_latency_sidecar", "grpc_sidecar", "grpc_bare"),
             ratio("http_throughput_middleware_vs_bare", "middleware"),
             ratio("http_throughput_sidecar_vs_bare", "sidecar"),
+            ratio("http_throughput_hop_vs_bare", "hop"),
             ratio("http_replay_throughput_middleware_vs_bare",
                   "middleware_replay"),
             ratio("http_replay_throughput_sidecar_vs_bare", "sidecar_replay"),

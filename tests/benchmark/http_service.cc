@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <iostream>
 #include <limits>
-#include <memory>
+#include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"

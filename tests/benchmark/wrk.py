@@ -20,10 +20,13 @@ def record(address, path):
         request = urllib.request.Request(
             f"http://{address}{path}", _REQUEST.encode(),
             {"Content-Type": "application/json", "Idempotency-Key": key})
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            body = answer.read().decode()
-            if answer.status != 201:
-                raise BenchmarkError(f"{path} answered {answer.status}")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                body = answer.read().decode()
+        except OSError as error:
+            raise BenchmarkError(f"POST to {path}: {error}") from error
+        if answer.status != 201:
+            raise BenchmarkError(f"{path} answered {answer.status}")
     return body
 
 
