@@ -54,7 +54,7 @@ HttpResult GuardedRequest::Send(Execution* execution) {
 }
 
 absl::Status GuardedRequest::Write(Execution* execution) {
-  RequestHead head = HandedOn(head_);
+  RequestHead head = HandedOn(head_, options_.upstream);
   head.framing = {.length = body_.size()};
   if (execution != nullptr) {
     for (auto& field : UpstreamHeaders(execution->claimed())) {

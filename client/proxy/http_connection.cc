@@ -215,7 +215,7 @@ bool HttpConnection::RelayRequest(const RequestHead& head,
                                   UpstreamStream& upstream, bool& whole) {
   const std::chrono::milliseconds timeout = context_.options.stream_timeout;
   upstream.SetDeadline(Within(timeout));
-  bool taken = upstream.WriteHead(HandedOn(head)).ok();
+  bool taken = upstream.WriteHead(HandedOn(head, context_.upstream)).ok();
   caller_.SetDeadline(Within(timeout));
   if (taken && !AskForBody(head)) return false;
   char bytes[kChunkBytes];

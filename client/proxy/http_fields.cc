@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "client/http/recorded_headers.h"
 #include "client/proxy/upstream_headers.h"
 
@@ -25,13 +26,22 @@ Fields EndToEnd(const Fields& fields) {
   return kept;
 }
 
-RequestHead HandedOn(const RequestHead& head) {
+RequestHead HandedOn(const RequestHead& head, const HostAndPort& upstream) {
   RequestHead handed_on = head;
   handed_on.fields = EndToEnd(head.fields);
   std::erase_if(handed_on.fields, [](const auto& field) {
+    std::string name = field.first;
+    std::replace(name.begin(), name.end(), '_', '-');
     // What is expected is answered here.
-    return IsUpstreamHeader(field.first) || IsSameField(field.first, "expect");
+    return IsUpstreamHeader(name) || IsSameField(name, "expect");
   });
+  // HTTP/1.1 needs one, HTTP/1.0 does not.
+  if (ValuesOf(handed_on.fields, "host").empty()) {
+    const bool is_ipv6 = upstream.host.find(':') != std::string::npos;
+    handed_on.fields.emplace_back(
+        "Host", absl::StrCat(is_ipv6 ? "[" : "", upstream.host,
+                             is_ipv6 ? "]:" : ":", upstream.port));
+  }
   return handed_on;
 }
 

@@ -34,8 +34,9 @@ inline constexpr Problem kUpstreamTimeout{504, "upstream-timeout",
 Fields EndToEnd(const Fields& fields);
 
 // The head that the service is sent: without those, and without what only the
-// sidecar may say (upstream_headers.h). Framing as the caller's.
-RequestHead HandedOn(const RequestHead& head);
+// sidecar may say (upstream_headers.h), also where `_` stands for `-`, which
+// many a service cannot tell apart. Framing as the caller's.
+RequestHead HandedOn(const RequestHead& head, const HostAndPort& upstream);
 
 // The head that the caller is sent of a response with that many bytes.
 ResponseHead HeadOf(const v1::Response& response);

@@ -26,6 +26,19 @@ std::string FullAnswer() {
       problem.body().size(), "\r\n\r\n", problem.body());
 }
 
+// The rules, with leases that are renewed for as long as a request may take.
+std::shared_ptr<const ProxyRules> Renewing(
+    std::shared_ptr<const ProxyRules> rules,
+    std::chrono::milliseconds connect_timeout) {
+  auto renewing = std::make_shared<ProxyRules>(*rules);
+  for (std::shared_ptr<const HttpProxyRoute>& route : renewing->http) {
+    auto longer = std::make_shared<HttpProxyRoute>(*route);
+    longer->rule.max_run_time = route->timeout + connect_timeout;
+    route = std::move(longer);
+  }
+  return renewing;
+}
+
 }  // namespace
 
 struct HttpProxy::Impl {
@@ -59,6 +72,7 @@ absl::StatusOr<std::unique_ptr<HttpProxy>> HttpProxy::Start(
       .listen = options.listen,
       .connections_max = options.connections_max,
       .full = FullAnswer()};
+  rules = Renewing(std::move(rules), options.connect_timeout);
   auto impl = std::make_unique<Impl>(std::move(options), *std::move(upstream),
                                      std::move(rules), std::move(once));
   internal::HttpContext& context = impl->context;
@@ -79,7 +93,8 @@ std::size_t HttpProxy::connections() const {
 }
 
 void HttpProxy::SetRules(std::shared_ptr<const ProxyRules> rules) {
-  impl_->context.rules.Set(std::move(rules));
+  impl_->context.rules.Set(
+      Renewing(std::move(rules), impl_->context.options.connect_timeout));
 }
 
 void HttpProxy::Drain(std::chrono::milliseconds grace) {

@@ -234,8 +234,8 @@ void AppendWrapped(const char* text, std::string& manual) {
 }
 
 constexpr char kIntroduction[] =
-    R"(idempotency-proxy: stands before a service in any language, and makes each
-request with an idempotency key once.
+    R"(idempotency-proxy: stands before a service in any language, and makes
+each request with an idempotency key once.
 
   idempotency-proxy --listen=127.0.0.1:8080 --upstream=127.0.0.1:8000 \
     --config=rules.json
@@ -265,14 +265,17 @@ and what they are if left out:
   policy       the coordinator's policy (the scope's)
   owner        who this is, for people (nobody)
   required     a request without a key is refused (false)
-  fail_open    without the coordinator the request goes to the service unguarded,
-               as often as it comes; else it is answered 503, UNAVAILABLE (false)
+  fail_open    without the coordinator the request goes to the service
+               unguarded, as often as it comes; else it is answered 503,
+               UNAVAILABLE (false)
   resolves     the service resolves what an earlier attempt left: it is asked,
                with Idempotency-Abandoned, also where the policy holds (false)
   wait         how long a repeated request waits for the first one's end (0s)
   lease        how long a crashed sidecar's claim holds (the policy's)
-  timeout      how long the service may take; then the outcome is unknown (60s)
-  claim_timeout  how long the coordinator may take to grant the request (5s)
+  timeout      how long the service may take; then the outcome is unknown
+               (60s)
+  claim_timeout
+               how long the coordinator may take to grant the request (5s)
 
 HTTP only:
 
@@ -280,8 +283,8 @@ HTTP only:
                          meet another's. To be set by something you trust
   key_header, replayed_header
                          instead of Idempotency-Key and Idempotent-Replayed
-  leave_out_json_fields  members of a JSON body that a retry may change: "sent_at"
-                         or a pointer, "/meta/sent_at"
+  leave_out_json_fields  members of a JSON body that a retry may change:
+                         "sent_at" or a pointer, "/meta/sent_at"
   leave_out_query        query parameters that a retry may change
   count_headers          headers that must be the same in a retry
   count_content_type     whether the content type must be (true)

@@ -88,6 +88,26 @@ TEST_F(ProxyProcessTest, BadFlagsAreStatus2AndNamed) {
   EXPECT_THAT(output, HasSubstr("IDEMPOTENCY_PROXY_IDLE_TIMEOUT"));
 }
 
+TEST_F(ProxyProcessTest, ABadCaOfTheCoordinatorIsStatus2) {
+  WriteRules("{}");
+  const auto [code, output] =
+      Run({"--listen=127.0.0.1:0", "--upstream=127.0.0.1:1",
+           "--config=" + config_file(), "--coordinator_ca=/no/such.pem"});
+
+  EXPECT_EQ(code, 2);
+  EXPECT_THAT(output, HasSubstr("/no/such.pem"));
+}
+
+TEST_F(ProxyProcessTest, AnAddressThatIsTakenIsStatus1) {
+  WriteRules("{}");
+  const auto [code, output] =
+      Run({"--listen=127.0.0.1:" + std::to_string(service().port()),
+           "--upstream=127.0.0.1:1", "--config=" + config_file()});
+
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(output, HasSubstr("cannot be listened on"));
+}
+
 TEST_F(ProxyProcessTest, AChangedFileCountsWithoutRestart) {
   StartProxy();
   EXPECT_EQ(Ask(port(), {}).status, 201);
@@ -176,6 +196,25 @@ TEST_F(ProxyProcessTest, WhatIsCutByTheDrainIsSettledAsUnknown) {
   service().Release();
 
   EXPECT_EQ(RecordAt(key).state(), v1::Record::STATE_IN_DOUBT);
+}
+
+TEST_F(ProxyProcessTest, AfterASidecarThatWasKilledTheNextAttemptIsTold) {
+  StartProxy({{"lease", "500ms"}});
+  service().Next({{{"do", "hold"}}});
+  const std::string key = NewKey();
+
+  std::thread caller([&] { Pay(key); });
+  WaitUntil([&] { return !service().Seen().empty(); });
+  sidecar().process().Kill();
+  caller.join();
+  service().Release();
+  StartProxy();
+
+  WaitUntil([&] { return Pay(key).status == 201; });
+  const std::vector<Json> seen = service().Seen();
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_THAT(HeaderOf(seen[0], "Idempotency-Abandoned"),
+              HasSubstr("reason=lease-lapsed"));
 }
 
 TEST_F(ProxyProcessTest, WhileItDelaysTheDrainOnlyItsHealthSaysSo) {

@@ -7,6 +7,7 @@
 namespace idempotency {
 namespace {
 
+using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -48,6 +49,7 @@ TEST_F(ProxyTest, TheServiceIsToldOfItsAttemptByNobodyElse) {
   Ask(port(), {.headers = {{"Idempotency-Key", Quoted(key)},
                            {"Idempotency-Attempt", "77"},
                            {"IDEMPOTENCY-ABANDONED", "attempt=76"},
+                           {"Idempotency_Abandoned", "attempt=75"},
                            {"X-Tenant", "one"}}});
 
   const std::vector<Json> seen = service().Seen();
@@ -55,6 +57,7 @@ TEST_F(ProxyTest, TheServiceIsToldOfItsAttemptByNobodyElse) {
   const v1::Record record = RecordAt(key);
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Attempt"), "1");
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Abandoned"), "");
+  EXPECT_EQ(HeaderOf(seen[0], "Idempotency_Abandoned"), "");
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Downstream-Key"),
             record.downstream_key());
   EXPECT_EQ(HeaderOf(seen[0], "Idempotency-Fencing-Token"),
@@ -153,6 +156,24 @@ TEST_F(ProxyTest, ADuplicateWaitsForTheFirstWhereTheRouteSaysSo) {
 
   EXPECT_THAT(first, IsAnswer(200, "firstlast"));
   EXPECT_THAT(second, IsReplay(200, "firstlast"));
+}
+
+TEST_F(ProxyTest, ALeaseIsRenewedForAsLongAsTheServiceMayTake) {
+  StartProxy({{"lease", "100ms"}});
+  service().Next({{{"do", "hold"}}});
+  const std::string key = NewKey();
+
+  std::thread caller([&] { Pay(key); });
+  WaitUntil([&] { return !service().Seen().empty(); });
+  // Ten leases are what it would be otherwise.
+  WaitUntil([&] {
+    const v1::Record record = RecordAt(key);
+    return ToNanos(record.lease_expires_at()) - ToNanos(record.claimed_at()) >
+           milliseconds(1500);
+  });
+  EXPECT_THAT(Pay(key), IsProblem(409, "in-progress"));
+  service().Release();
+  caller.join();
 }
 
 TEST_F(ProxyTest, WhoHangsUpLosesNothing) {

@@ -247,6 +247,8 @@ TEST_F(ProxyWireTest, ACallerOfHttp10SeesNoChunks) {
 
   EXPECT_THAT(answer, IsAnswer(200, "paid"));
   EXPECT_EQ(answer.header("transfer-encoding"), "");
+  EXPECT_EQ(HeaderOf(service().Seen().at(0), "Host"),
+            "127.0.0.1:" + std::to_string(service().port()));
 }
 
 // -------------------------------------------------------------- bad input
