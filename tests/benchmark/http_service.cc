@@ -1,6 +1,7 @@
 // The service that middleware and sidecar are measured before: one handler,
 // at /bare without and at /guarded behind the middleware.
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <cstddef>
 #include <iostream>
@@ -25,6 +26,9 @@ namespace {
 // A connection has a thread for as long as it lasts: those of 64 callers, and
 // of the run before them where they are not seen to be gone yet.
 constexpr std::size_t kThreads = 160;
+// cpp-httplib's own is 5, which the sidecar's connections, one for each
+// request, overflow: those are tried again a second later, or lost.
+constexpr int kBacklog = 1024;
 
 int Serve() {
   const auto once = RunOnce::Connect(absl::GetFlag(FLAGS_coordinator));
@@ -35,6 +39,11 @@ int Serve() {
   server.set_keep_alive_max_count(std::numeric_limits<std::size_t>::max());
   // Else a body waits until the head before it is acknowledged.
   server.set_tcp_nodelay(true);
+  socket_t listener = INVALID_SOCKET;
+  server.set_socket_options([&](socket_t socket) {
+    httplib::default_socket_options(socket);
+    listener = socket;
+  });
 
   const httplib::Server::Handler pay = [answer = RecordedResponse()](
                                            const httplib::Request&,
@@ -50,7 +59,7 @@ int Serve() {
       "/guarded",
       guard.Wrap({.scope = "benchmark/middleware", .required = true}, pay));
   const int port = server.bind_to_any_port("127.0.0.1");
-  if (port < 0) {
+  if (port < 0 || listen(listener, kBacklog) != 0) {
     std::cerr << "http_service: cannot listen" << std::endl;
     return 1;
   }
