@@ -8,8 +8,9 @@ usage: tests/benchmark/run.sh [--quick | --smoke] [--build_dir=DIR]
 
 Builds the programs, starts a private PostgreSQL and Redis, the server, a bare
 gRPC echo server, an HTTP service and the sidecar on loopback, measures them by
-turns with pgbench, redis-benchmark and wrk, and prints a table. Writes results.tsv (name, value, unit,
-goal, yes or no) and three plots into DIR/benchmark.
+turns with pgbench, redis-benchmark and wrk, and prints a table. Writes
+results.tsv (name, value, unit, goal, yes or no) and three plots into
+DIR/benchmark.
 
 Takes 20 minutes after the build, and 25 GB below /var/tmp for a table of ten
 million records, which go when it ends.
