@@ -73,9 +73,12 @@ struct GrpcProxyOptions {
   std::chrono::milliseconds connect_timeout{5'000};
   // The longest messages from callers, and from the service.
   int request_bytes_max = 4 << 20;
-  int response_bytes_max = 64 << 20;
-  // Calls at a time; more are answered UNAVAILABLE.
-  std::size_t calls_max = 10'000;
+  int response_bytes_max = 16 << 20;
+  // Calls at a time; more are answered UNAVAILABLE. Memory is bounded by this
+  // times both lengths: choose them by what there is. A call counts until its
+  // caller has taken the answer, has hung up, or is past its deadline; one
+  // whose connection is dead has hung up after 80 s.
+  std::size_t calls_max = 1'000;
 };
 
 // Thread-safe.
