@@ -207,8 +207,9 @@ void OnceMachine::Granted(const v1::Claimed& claimed, Moment at,
     return Claim(at, actions);
   }
   if (over) {
+    // No outage: the coordinator has answered.
     return ClaimFailed(
-        AsOutcomeUnknown(absl::DeadlineExceededError(
+        AsOutcomeUnknown(absl::AbortedError(
             "the lease was over before the answer came; ask for a longer one")),
         at, actions);
   }

@@ -39,7 +39,7 @@ class MemberFilter final : public nlohmann::json_sax<Json> {
   }
   // Also a larger integer. The text tells more numbers apart than a double.
   bool number_float(number_float_t, const string_t& text) override {
-    return Scalar(text);
+    return Scalar(WithPoint(text));
   }
   bool string(string_t& value) override { return Scalar(Quoted(value)); }
   bool binary(binary_t&) override { return false; }
@@ -73,6 +73,12 @@ class MemberFilter final : public nlohmann::json_sax<Json> {
 
   static std::string Quoted(const std::string& text) {
     return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  // The parser puts the locale's decimal point into it.
+  static std::string WithPoint(std::string number) {
+    const std::size_t at = number.find_first_not_of("0123456789+-eE");
+    if (at != std::string::npos) number[at] = '.';
+    return number;
   }
   // As a part of a pointer.
   static std::string Escaped(const std::string& name) {
@@ -181,6 +187,8 @@ std::string Joined(const std::vector<std::string_view>& values) {
 std::string WithoutJsonMembers(std::string_view body,
                                std::span<const std::string> pointers) {
   if (pointers.empty()) return std::string(body);
+  // The parser takes it for the end, whatever follows.
+  if (body.find('\0') != std::string_view::npos) return std::string(body);
   MemberFilter filter(pointers);
   if (!Json::sax_parse(body.begin(), body.end(), &filter)) {
     return std::string(body);

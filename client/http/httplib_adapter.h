@@ -29,6 +29,11 @@
 //   - Server::set_payload_max_length() does not bound a body that is sent in
 //     chunks: WrapBounded() does.
 //
+// Fields that the server has put into a response before the guard (CORS, a
+// request's own number, default headers) are not recorded, unless the handler
+// changes them: a replay has those of its own time. Nor is what httplib makes
+// of Range: recorded is 200 and the whole body.
+//
 // A response with a content provider (streamed, chunked, a file) is recorded
 // without its body: a retry is answered 410 response-not-kept.
 #ifndef IDEMPOTENCY_CLIENT_HTTP_HTTPLIB_ADAPTER_H_
@@ -36,6 +41,7 @@
 
 #include <httplib.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -75,8 +81,9 @@ class HttplibGuard {
   }
 
   // The same for bodies of at most `request_bytes_max`, in chunks or not: a
-  // longer one is read to its end but not kept, and refused with 413
-  // request-too-long. The handler finds the body in `request.body`, of a
+  // longer one is not kept, and refused with 413 request-too-long once it is
+  // read to its end; if that does not come within as many bytes again, the
+  // connection is closed. The handler finds the body in `request.body`, of a
   // multipart one the parts in `request.files`; `request.params` are those of
   // the query only.
   httplib::Server::HandlerWithContentReader WrapBounded(
@@ -88,11 +95,14 @@ class HttplibGuard {
                const httplib::ContentReader& reader) {
       httplib::Request whole = request;
       bool too_long = false;
-      // What cannot be read, httplib has answered.
-      if (!Read(reader, request_bytes_max, whole, too_long)) return;
+      const bool at_end = Read(reader, request_bytes_max, whole, too_long);
       if (too_long) {
-        return Write(middleware_.Refuse(kRequestTooLong), response);
+        Write(middleware_.Refuse(kRequestTooLong), response);
+        if (!at_end) CloseAfter(response);
+        return;
       }
+      // What cannot be read, httplib has answered.
+      if (!at_end) return;
       Serve(route, handler, resolve, whole, response);
     };
   }
@@ -134,7 +144,7 @@ class HttplibGuard {
         seen, route,
         [&](Execution* execution) {
           const HttpEffect effect = handler(request, own, execution);
-          return HttpResult{Take(request, own), effect};
+          return HttpResult{Take(own, response), effect};
         },
         resolver);
     if (answer.body_omitted()) {
@@ -148,28 +158,55 @@ class HttplibGuard {
                    httplib::Request& request, bool& too_long) {
     constexpr std::size_t kPartOverhead = 256;
     std::size_t left = bytes_max;
+    std::size_t left_to_drop = bytes_max;
     const auto fits = [&](std::size_t size) {
       too_long = too_long || size > left;
       if (!too_long) left -= size;
       return !too_long;
     };
+    const auto may_drop = [&](std::size_t size) {
+      if (size > left_to_drop) return false;
+      left_to_drop -= size;
+      return true;
+    };
     if (!request.is_multipart_form_data()) {
       return reader([&](const char* bytes, std::size_t size) {
-        if (fits(size)) request.body.append(bytes, size);
+        if (!fits(size)) return may_drop(size);
+        request.body.append(bytes, size);
         return true;
       });
     }
     std::string* content = nullptr;
     return reader(
         [&](const httplib::MultipartFormData& part) {
-          if (fits(kPartOverhead + part.name.size() + part.filename.size())) {
-            content = &request.files.emplace(part.name, part)->second.content;
-          }
+          const std::size_t size = kPartOverhead + part.name.size() +
+                                   part.filename.size() +
+                                   part.content_type.size();
+          if (!fits(size)) return may_drop(size);
+          content = &request.files.emplace(part.name, part)->second.content;
           return true;
         },
         [&](const char* bytes, std::size_t size) {
-          if (fits(size)) content->append(bytes, size);
+          if (!fits(size)) return may_drop(size);
+          content->append(bytes, size);
           return true;
+        });
+  }
+
+  // Old versions would take what is left of the body for the next request:
+  // they close only once an answer has failed. This one does so at its end.
+  static void CloseAfter(httplib::Response& response) {
+    const std::string type = response.get_header_value("Content-Type");
+    response.headers.erase("Content-Type");
+    std::string body = std::move(response.body);
+    response.body.clear();
+    const std::size_t size = body.size();
+    response.set_content_provider(
+        size, type,
+        [body = std::move(body)](std::size_t offset, std::size_t length,
+                                 httplib::DataSink& sink) {
+          sink.write(body.data() + offset, length);
+          return false;
         });
   }
 
@@ -200,14 +237,17 @@ class HttplibGuard {
   }
 
   // The body moves out of `own`; what is produced later stays in it, and is
-  // said to be left out.
-  static v1::Response Take(const httplib::Request& request,
-                           httplib::Response& own) {
+  // said to be left out. Not taken are fields that the server has put into
+  // `before`, and that are still the same: a retry has its own.
+  static v1::Response Take(httplib::Response& own,
+                           const httplib::Response& before) {
     v1::Response taken;
-    // As httplib decides it.
-    const int otherwise = request.ranges.empty() ? 200 : 206;
-    taken.set_status_code(own.status == -1 ? otherwise : own.status);
+    taken.set_status_code(own.status == -1 ? 200 : own.status);
     for (const auto& [name, value] : own.headers) {
+      if (AreSame(own.headers.equal_range(name),
+                  before.headers.equal_range(name))) {
+        continue;
+      }
       v1::Header* const header = taken.add_headers();
       header->set_name(name);
       header->set_value(value);
@@ -218,6 +258,11 @@ class HttplibGuard {
       taken.set_body(std::move(own.body));
     }
     return taken;
+  }
+
+  template <typename Some, typename Others>
+  static bool AreSame(const Some& some, const Others& others) {
+    return std::equal(some.first, some.second, others.first, others.second);
   }
 
   // Versions since 0.18 can answer with a file.
@@ -231,7 +276,9 @@ class HttplibGuard {
   }
 
   static void Write(v1::Response answer, httplib::Response& response) {
-    response.status = answer.status_code();
+    // Which httplib makes of no status, or 206 and a part where Range asks for
+    // it.
+    response.status = answer.status_code() == 200 ? -1 : answer.status_code();
     for (const v1::Header& header : answer.headers()) {
       response.headers.erase(header.name());
     }

@@ -11,12 +11,6 @@ constexpr std::size_t kKeyBytesMax = 255;
 
 bool IsPrintable(char c) { return c >= ' ' && c <= '~'; }
 
-std::string_view WithoutOuterSpace(std::string_view value) {
-  const std::size_t first = value.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return value.substr(first, value.find_last_not_of(" \t") - first + 1);
-}
-
 // `value` begins with a quotation mark.
 absl::StatusOr<std::string> ReadString(std::string_view value) {
   std::string key;
@@ -60,7 +54,7 @@ absl::StatusOr<std::optional<std::string>> ParseIdempotencyKey(
   if (values.size() > 1) {
     return absl::InvalidArgumentError("it was sent more than once");
   }
-  const std::string_view value = WithoutOuterSpace(values.front());
+  const std::string_view value = values.front();
   absl::StatusOr<std::string> key =
       value.starts_with('"') ? ReadString(value) : ReadBare(value);
   if (!key.ok()) return key.status();

@@ -22,9 +22,10 @@ namespace idempotency {
 //   8e03978e-40d5    of clients older than the draft: printable ASCII without
 //                    space, " \ , and ; . The same key as the String above
 //
-// Either has 1 to 255 bytes once read. Spaces and tabs around the whole value
-// are the header's, not the key's. Sent twice it is refused, also if both are
-// equal, and so is a list.
+// Either has 1 to 255 bytes once read. Sent twice it is refused, also if both
+// are equal, and so is a list. White space around a field's value is not part
+// of it: who reads the header takes it away. What is still around a value here
+// was sent in another guise (%20), and is refused.
 absl::StatusOr<std::optional<std::string>> ParseIdempotencyKey(
     std::span<const std::string_view> values);
 

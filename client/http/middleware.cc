@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,10 @@ constexpr char kHeadersOmitted[] = "Idempotent-Headers-Omitted";
 // Where the coordinator does not say when to come back.
 constexpr std::chrono::seconds kRetryAfterDefault{1};
 
+constexpr std::string_view kDigest = "digest-";
+// A scope has at most 128 bytes, "/", that and 64 hexadecimal digits included.
+constexpr std::size_t kScopeWithCallerMax = 128 - 1 - kDigest.size() - 64;
+
 bool IsSafe(std::string_view method) {
   return method == "GET" || method == "HEAD" || method == "OPTIONS" ||
          method == "TRACE";
@@ -34,6 +39,10 @@ bool IsSafe(std::string_view method) {
 
 bool HasBody(int status) {
   return status != 204 && status != 205 && status != 304;
+}
+
+bool LacksItsBody(const v1::Response& response) {
+  return response.body_omitted() && HasBody(response.status_code());
 }
 
 void AddHeader(v1::Response& response, std::string_view name,
@@ -64,20 +73,34 @@ void PrintNotice(const HttpNotice& notice) {
     case HttpNotice::Kind::kSuperseded:
       what = "a request ran whose key another attempt had taken over";
       break;
+    case HttpNotice::Kind::kNotRecorded:
+      what = "a response was answered before it was recorded";
+      break;
   }
+  // What a handler threw may quote what is nobody else's business.
+  const bool is_handlers = notice.kind == HttpNotice::Kind::kOutcomeUnknown &&
+                           !IsServiceError(notice.why);
+  const std::string why = is_handlers
+                              ? absl::StatusCodeToString(notice.why.code())
+                              : notice.why.ToString();
   std::fprintf(stderr, "idempotency: scope %s: %s: %s\n", notice.scope.c_str(),
-               what, notice.why.ToString().c_str());
+               what, why.c_str());
 }
 
-void Notify(const HttpMiddlewareOptions& options, HttpNotice notice) {
-  options.notice ? options.notice(notice) : PrintNotice(notice);
+// What was done is answered and recorded whatever becomes of the telling.
+void Notify(const HttpMiddlewareOptions& options, const HttpNotice& notice) {
+  try {
+    options.notice ? options.notice(notice) : PrintNotice(notice);
+  } catch (...) {
+    std::fprintf(stderr, "idempotency: scope %s: the notice function threw\n",
+                 notice.scope.c_str());
+  }
 }
 
 // The caller's name as one segment of a scope. What is no segment, or could be
 // taken for a digest, becomes one.
 std::string SegmentOf(const std::string& caller) {
   constexpr std::size_t kSegmentMax = 64;
-  constexpr std::string_view kDigest = "digest-";
   const bool is_segment =
       caller.size() <= kSegmentMax && !caller.starts_with(kDigest) &&
       std::all_of(caller.begin(), caller.end(), [](unsigned char c) {
@@ -88,8 +111,21 @@ std::string SegmentOf(const std::string& caller) {
       absl::BytesToHexString(RequestHashOfParts({"caller", caller})));
 }
 
-std::string ScopeOf(const HttpRequest& request, const HttpRoute& route) {
-  const std::string caller = route.caller ? route.caller(request) : "";
+absl::StatusOr<std::string> ScopeOf(const HttpRequest& request,
+                                    const HttpRoute& route) {
+  if (!route.caller) return route.scope;
+  // Not only once somebody comes whose name is long.
+  if (route.scope.size() > kScopeWithCallerMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the scope of a route with callers has at most ",
+                     kScopeWithCallerMax, " bytes"));
+  }
+  std::string caller;
+  try {
+    caller = route.caller(request);
+  } catch (...) {
+    return absl::UnknownError("the route's function `caller` threw");
+  }
   if (caller.empty()) return route.scope;
   return absl::StrCat(route.scope, "/", SegmentOf(caller));
 }
@@ -113,7 +149,13 @@ Admission Admit(const HttpRequest& request, const HttpRoute& route,
         absl::StrCat("Send ", route.key_header,
                      " with a key of your own, the same for each retry"));
   }
-  return Operation{.scope = ScopeOf(request, route),
+  absl::StatusOr<std::string> scope = ScopeOf(request, route);
+  if (!scope.ok()) {
+    Notify(options,
+           {HttpNotice::Kind::kMisconfigured, route.scope, scope.status()});
+    return MakeProblem(kMisconfigured, options.problem_type_prefix);
+  }
+  return Operation{.scope = *std::move(scope),
                    .key = **key,
                    .request_hash = HashOf(request, route.fingerprint),
                    .policy = route.policy,
@@ -125,7 +167,9 @@ Admission Admit(const HttpRequest& request, const HttpRoute& route,
                    .finalize_timeout = route.finalize_timeout};
 }
 
-// Only an outage: any other error says something about the record.
+// Only an outage, or no room to ask: any other error says something about the
+// record. There is soon no room when an outage lasts, since each claim that was
+// not answered is still given back in the background.
 bool CannotBeAsked(const RunResult& result) {
   return result.outcome == RunOutcome::kUnavailable &&
          (result.status.code() == absl::StatusCode::kUnavailable ||
@@ -167,12 +211,17 @@ class Exchange {
   v1::Response Conclude(RunResult result) {
     switch (result.outcome) {
       case RunOutcome::kExecuted:
-      case RunOutcome::kResolved:
+        TellUnlessRecorded(result);
         return *std::move(answered_);
+      case RunOutcome::kResolved:
+        TellUnlessRecorded(result);
+        return Resolved(*std::move(answered_));
       case RunOutcome::kReplayed:
         return Recorded(std::move(result.response));
       case RunOutcome::kWinner:
-        Tell(HttpNotice::Kind::kSuperseded, result.status);
+        Tell(HttpNotice::Kind::kSuperseded,
+             absl::FailedPreconditionError(
+                 "its response was refused, another attempt's is recorded"));
         return Recorded(std::move(result.response));
       case RunOutcome::kConflict:
         Tell(HttpNotice::Kind::kSuperseded, result.status);
@@ -190,6 +239,8 @@ class Exchange {
         Tell(HttpNotice::Kind::kMisconfigured, result.status);
         return Refuse(kMisconfigured);
       case RunOutcome::kUnavailable:
+        // The record is there and cannot be read, today or later.
+        if (absl::IsDataLoss(result.status)) return AnswerUnrecorded(result);
         Tell(HttpNotice::Kind::kUnavailable, result.status);
         break;
       case RunOutcome::kHungUp:
@@ -208,6 +259,15 @@ class Exchange {
                       std::optional<std::chrono::nanoseconds> retry_after =
                           std::nullopt) const {
     return MakeProblem(problem, options_->problem_type_prefix, "", retry_after);
+  }
+
+  // A status of 500 and above may not be recorded by policy.
+  void TellUnlessRecorded(const RunResult& result) const {
+    if (result.recorded || answered_->status_code() >= 500) return;
+    Tell(HttpNotice::Kind::kNotRecorded,
+         absl::DeadlineExceededError(
+             "the coordinator has not confirmed it in time; it is sent on for "
+             "one lease"));
   }
 
   // Returns what is recorded of it.
@@ -238,10 +298,7 @@ class Exchange {
     const int status = response.status_code();
     // Another program may have recorded what HTTP does not know.
     const bool is_http = status >= 200 && status <= 599;
-    if (!is_http || (response.body_omitted() && HasBody(status))) {
-      return MakeProblem(kResponseNotKept, options_->problem_type_prefix,
-                         absl::StrCat("It was answered with status ", status));
-    }
+    if (!is_http || LacksItsBody(response)) return NotKept(status);
     KeepSendableHeaders(route_, response);
     if (!HasBody(status)) response.clear_body();
     AddHeader(response, route_.replayed_header, "true");
@@ -251,6 +308,18 @@ class Exchange {
     response.clear_body_omitted();
     response.clear_headers_omitted();
     return response;
+  }
+
+  // The resolver's, which nobody has the rest of.
+  v1::Response Resolved(v1::Response response) const {
+    if (LacksItsBody(response)) return NotKept(response.status_code());
+    response.clear_body_omitted();
+    return response;
+  }
+
+  v1::Response NotKept(int status) const {
+    return MakeProblem(kResponseNotKept, options_->problem_type_prefix,
+                       absl::StrCat("It was answered with status ", status));
   }
 
   // The handler's own answer, unless it gave none or it is not what became of

@@ -30,6 +30,8 @@
 //   handler threw, or the 500 outcome-unknown; the next one is told
 //     response cannot be
 //     recorded
+//   its record is corrupt 500 outcome-unknown; not the handler
+//   not for this route    500 misconfigured
 #ifndef IDEMPOTENCY_CLIENT_HTTP_MIDDLEWARE_H_
 #define IDEMPOTENCY_CLIENT_HTTP_MIDDLEWARE_H_
 
@@ -91,21 +93,28 @@ struct HttpNotice {
   enum class Kind {
     kRanUnguarded,    // the coordinator could not be asked, and it failed open
     kUnavailable,     // likewise, and it was answered 503
-    kMisconfigured,   // the coordinator does not take such a request
+    kMisconfigured,   // the coordinator does not take such a request, or the
+                      // route's `caller` threw
     kBodyNotKept,     // a response was recorded without its body
-    kOutcomeUnknown,  // the handler threw, or its response was not recordable
+    kOutcomeUnknown,  // the handler threw, its response was not recordable, or
+                      // the record is corrupt (DATA_LOSS)
     kSuperseded,      // it ran, but another attempt's response counts
+    kNotRecorded,     // a response was answered before the coordinator had
+                      // confirmed it. It is sent on for one lease; how that
+                      // ends is not told
   };
   Kind kind;
   std::string scope;
+  // May quote what a handler threw.
   absl::Status why;
 };
 
 struct HttpMiddlewareOptions {
   // Before the name of each problem's type.
   std::string problem_type_prefix = "urn:idempotency:";
-  // Called beside the request, from any thread; must not block for long. Null:
-  // a line to standard error.
+  // Called beside the request, from any thread; must not block for long. What
+  // it throws is dropped. Null: a line to standard error, without what handlers
+  // threw.
   std::function<void(const HttpNotice&)> notice = nullptr;
 };
 
@@ -122,7 +131,8 @@ class HttpMiddleware {
   // Blocks until there is a response. Handler and resolver run in the calling
   // thread, as in RunOnce::Run; the operation is settled also if nobody is
   // there any more to take the response. What an unguarded handler throws is
-  // thrown. `body_omitted` is set only in a response of the handler's own.
+  // thrown. `body_omitted` is set only in a response of the handler's own; a
+  // resolver's without its body is 410 response-not-kept.
   v1::Response Handle(const HttpRequest& request, const HttpRoute& route,
                       const HttpHandler& handler,
                       const HttpResolver& resolve = nullptr);

@@ -44,7 +44,9 @@ inline constexpr Problem kOutcomeUnknown{
 inline constexpr Problem kMisconfigured{500, "misconfigured",
                                         "The server cannot guard this request"};
 inline constexpr Problem kUnavailable{
-    503, "unavailable", "The request was not carried out; send it again"};
+    503, "unavailable",
+    "This attempt was not carried out; an earlier one may have been. Send it "
+    "again with the same key"};
 
 // `type` is prefix and name: with "https://example.org/problems/" an address
 // that explains it. `detail` may be empty, and shows no internals. With

@@ -24,7 +24,12 @@ struct HttpRoute {
   // same key and never meet: the scope becomes "scope/caller". Names that a
   // scope cannot hold, or of more than 64 characters, appear there as a digest.
   // Null, or an empty name: the route's scope alone. Has to be set where
-  // callers do not trust each other. Runs in the calling thread.
+  // callers do not trust each other. Runs in the calling thread; if it throws,
+  // the answer is 500 misconfigured.
+  //
+  // With it the route's scope has at most 56 bytes, and no other route has a
+  // scope below it: the caller `refunds` of the route `payments` is the route
+  // `payments/refunds`.
   std::function<std::string(const HttpRequest&)> caller = nullptr;
 
   // Whether a request without a key is refused with 400, or its handler runs
@@ -32,7 +37,9 @@ struct HttpRoute {
   bool required = false;
   // What happens when the coordinator cannot be asked: 503, and the handler
   // does not run. True: it runs unguarded, and `notice` of the middleware is
-  // told. Only for operations that may be executed twice.
+  // told. Only for operations that may be executed twice: nothing is recorded
+  // of it, and a retry runs anew, perhaps beside it. It also opens when this
+  // process has as many operations under way as RunOnceOptions allows.
   bool fail_open = false;
 
   // What tells a retry from another request with the same key.
@@ -43,8 +50,10 @@ struct HttpRoute {
   // although they usually are. The first caller gets all of them.
   std::vector<std::string> headers_recorded = {};
   std::vector<std::string> headers_left_out = {};
-  // A longer body is recorded without: a retry is answered 410. At most what
-  // the coordinator keeps, 1 MiB unless its setting says otherwise.
+  // A longer body is recorded without: a retry is answered 410, and `notice` is
+  // told. Bodies are also left out, which nobody is told of, above the
+  // `body_bytes_max` of the client (ClientOptions) and above what the
+  // coordinator keeps; each is 1 MiB unless set otherwise.
   std::size_t body_bytes_max = std::size_t{1} << 20;
 
   std::string key_header = "Idempotency-Key";

@@ -86,6 +86,12 @@ inline std::vector<int> StatusesIn(const std::string& bytes) {
 
 class HttpTest : public WireTest {
  protected:
+  static void SetUpTestSuite() {
+    const absl::StatusOr<std::string> database = TempPostgres::SharedDatabase();
+    ASSERT_TRUE(database.ok()) << database.status();
+    StartReplica(*database, {"--admin_listen=127.0.0.1:0"});
+  }
+
   HttpTest() { ConnectTo(replica().target()); }
   ~HttpTest() override { StopServer(); }
 
@@ -206,6 +212,7 @@ class HttpTest : public WireTest {
     const std::lock_guard lock(mutex_);
     return notices_;
   }
+  RunOnce& once() { return *once_; }
   HttpMiddleware& middleware() { return *middleware_; }
   httplib::Server& server() { return server_; }
   int port() const { return port_; }

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "tests/integration/http_fixture.h"
+#include "tests/integration/metrics_page.h"
 
 namespace idempotency {
 namespace {
@@ -124,6 +125,10 @@ TEST_F(HttpTest, WhereTheRouteWaitsADuplicateGetsTheResponse) {
   auto first = std::async(std::launch::async, [&] { return Pay(key); });
   entered.get_future().wait();
   auto duplicate = std::async(std::launch::async, [&] { return Pay(key); });
+  WaitUntil([] {
+    return MetricsPage::Get(AdminPortOf(replica()))
+               ->Value("idempotency_waiting_calls") == 1;
+  });
   may_end.set_value();
 
   EXPECT_THAT(first.get(), Is(200, "ran"));
@@ -154,6 +159,27 @@ TEST_F(HttpTest, InDoubtTheResolverAnswersForAll) {
 
   EXPECT_THAT(Pay(key), Is(201, "found"));
   EXPECT_THAT(Pay(key), IsReplay(201, "found"));
+  EXPECT_EQ(runs(), 0);
+}
+
+TEST_F(HttpTest, InDoubtAResponseWhoseBodyTheResolverLacksIsNotMadeUp) {
+  std::atomic<int> status{201};
+  Serve(ARoute("payment"), Answering("ran"),
+        [&](const httplib::Request&, Execution&) {
+          v1::Response found = MakeResponse(status, "");
+          found.set_body_omitted(true);
+          return WasExecuted{found};
+        });
+  std::string key = NewKey();
+  Abandon(key);
+
+  EXPECT_THAT(Pay(key), IsProblem(410, "response-not-kept"));
+  EXPECT_THAT(Pay(key), IsProblem(410, "response-not-kept"));
+  status = 204;
+  key = NewKey();
+  Abandon(key);
+  EXPECT_THAT(Pay(key), Is(204, ""));
+  EXPECT_THAT(Pay(key), IsReplay(204, ""));
   EXPECT_EQ(runs(), 0);
 }
 
@@ -360,11 +386,53 @@ TEST_F(HttpTest, AnUnansweredFinalizeKeepsNobodyFromTheResponse) {
   const std::string key = NewKey();
 
   EXPECT_THAT(Pay(key), Is(200, "ran"));
+  EXPECT_THAT(notices(), ElementsAre(Kind::kNotRecorded));
   gate.Open();
   const v1::ClaimRequest claim = ClaimAsPaid(key);
   WaitUntil(
       [&] { return RecordOf(claim).state() == v1::Record::STATE_FINALIZED; });
   EXPECT_EQ(Replayed(claim).response().body(), "ran");
+}
+
+// Waiting does not help, and nobody is told that it would.
+TEST_F(HttpTest, ARecordThatCannotBeReadIsNoOutage) {
+  Serve(FailingOpen(ARoute("payment")), Answering("ran"));
+  const std::string key = NewKey();
+  Abandon(key);
+  Sql("UPDATE idempotency_records SET gave_up = 99 WHERE key = '" + key + "'");
+
+  const httplib::Result result = Pay(key);
+
+  EXPECT_THAT(result, IsProblem(500, "outcome-unknown"));
+  EXPECT_FALSE(result->has_header("Retry-After"));
+  EXPECT_THAT(notices(), ElementsAre(Kind::kOutcomeUnknown));
+  EXPECT_EQ(runs(), 0);
+}
+
+TEST_F(HttpTest, ARequestWhoseCallerCannotBeToldIsRefused) {
+  HttpRoute route = ARoute();
+  route.caller = [](const HttpRequest& request) {
+    return std::string(FieldValues(request, "x-tenant").at(0));
+  };
+  Serve(route, Answering("ran"));
+
+  const httplib::Result result = Pay(NewKey());
+
+  EXPECT_THAT(result, IsProblem(500, "misconfigured"));
+  EXPECT_FALSE(result->has_header("EXCEPTION_WHAT"));
+  EXPECT_THAT(notices(), ElementsAre(Kind::kMisconfigured));
+  EXPECT_EQ(runs(), 0);
+}
+
+TEST_F(HttpTest, ARouteWithCallersHasRoomForThemInItsScope) {
+  HttpRoute route = ARoute();
+  route.scope = std::string(57, 's');
+  route.caller = [](const HttpRequest&) { return "a"; };
+  Serve(route, Answering("ran"));
+
+  EXPECT_THAT(Pay(NewKey()), IsProblem(500, "misconfigured"));
+  EXPECT_EQ(runs(), 0);
+  EXPECT_THAT(notices(), ElementsAre(Kind::kMisconfigured));
 }
 
 TEST_F(HttpTest, ARouteThatTheCoordinatorDoesNotTakeSaysSo) {

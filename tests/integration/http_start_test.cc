@@ -27,8 +27,8 @@ AsyncHttpHandler Counting(std::atomic<int>& runs, HttpResult result) {
 }
 
 struct Wallet {
-  std::string Charge(const std::string& payment, const std::string& key);
-  Resolution Find(const std::string& key);
+  std::string Charge(const std::string&, const std::string&) { return ""; }
+  Resolution Find(const std::string&) { return StillUnknown{}; }
 };
 
 // The README's example is compiled as it stands.
@@ -73,17 +73,21 @@ TEST_F(HttpTest, StartedTwiceTheRetryGetsTheFirstOnesResponse) {
 }
 
 TEST_F(HttpTest, StartedItIsAnsweredFromAnyThreadOnce) {
-  std::thread later;
+  std::future<void> later;
   const v1::Response response = Ask(
       middleware(), ARoute(), NewKey(),
       [&](const std::shared_ptr<Execution>& execution, const Answer& answer) {
         EXPECT_EQ(execution->attempt(), 1);
-        later = std::thread([answer] {
-          answer({MakeResponse(201, "first")});
-          answer({MakeResponse(201, "second"), HttpEffect::kUnknown});
-        });
+        std::promise<void> assigned;
+        later = std::async(
+            std::launch::async, [answer, may_answer = assigned.get_future()] {
+              may_answer.wait();
+              answer({MakeResponse(201, "first")});
+              answer({MakeResponse(201, "second"), HttpEffect::kUnknown});
+            });
+        assigned.set_value();
       });
-  later.join();
+  later.wait();
 
   EXPECT_EQ(response.body(), "first");
 }
@@ -103,6 +107,34 @@ TEST_F(HttpTest, StartedAHandlerThatThrowsOrForgetsLeavesTheOutcomeUnknown) {
   EXPECT_EQ(notices().size(), 4u);
 }
 
+TEST_F(HttpTest, ANoticeThatThrowsChangesNothing) {
+  HttpMiddleware middleware(once(), {.notice = [](const HttpNotice&) {
+                              throw std::runtime_error("nobody there");
+                            }});
+  HttpRoute route = ARoute();
+  route.body_bytes_max = 3;
+  const std::string key = NewKey();
+  std::atomic<int> runs{0};
+  const AsyncHttpHandler handler = Counting(runs, {MakeResponse(201, "long")});
+
+  EXPECT_EQ(Ask(middleware, route, key, handler).status_code(), 201);
+  EXPECT_EQ(Ask(middleware, route, key, handler).status_code(), 410);
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(HttpTest, WhatAHandlerThrewIsNotPrinted) {
+  HttpMiddleware middleware(once());
+  testing::internal::CaptureStderr();
+
+  Ask(middleware, ARoute(), NewKey(), [](const auto&, const auto&) {
+    throw std::runtime_error("INSERT of a secret");
+  });
+
+  const std::string printed = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(printed, HasSubstr("unknown: UNKNOWN\n"));
+  EXPECT_THAT(printed, testing::Not(HasSubstr("secret")));
+}
+
 TEST_F(HttpTest, StartedWithABadKeyItIsRefused) {
   std::atomic<int> runs{0};
   const AsyncHttpHandler handler = Counting(runs, {MakeResponse(201, "ran")});
@@ -118,21 +150,24 @@ TEST_F(HttpTest, StartedAndHungUpWhileItWaitsItEnds) {
   const std::string key = NewKey();
   Granted(ClaimFor(key));
   HttpRoute route = ARoute();
-  route.wait = std::chrono::seconds(1);
+  route.wait = kPatience;
   std::atomic<int> runs{0};
-  std::promise<v1::Response> answered;
+  // Shared: it is not gone before set_value() has returned.
+  const auto answered = std::make_shared<std::promise<v1::Response>>();
 
-  const std::unique_ptr<Running> running = middleware().Start(
-      {.method = "POST",
-       .target = "/payments",
-       .headers = {{"Idempotency-Key", key}},
-       .request_hash = ClaimFor(key).request_hash()},
-      route, Counting(runs, {MakeResponse(201, "ran")}),
-      [&](v1::Response response) { answered.set_value(std::move(response)); });
+  const std::unique_ptr<Running> running =
+      middleware().Start({.method = "POST",
+                          .target = "/payments",
+                          .headers = {{"Idempotency-Key", key}},
+                          .request_hash = ClaimFor(key).request_hash()},
+                         route, Counting(runs, {MakeResponse(201, "ran")}),
+                         [answered](v1::Response response) {
+                           answered->set_value(std::move(response));
+                         });
   ASSERT_NE(running, nullptr);
   running->HangUp();
 
-  EXPECT_EQ(answered.get_future().get().status_code(), 503);
+  EXPECT_EQ(answered->get_future().get().status_code(), 503);
   EXPECT_EQ(runs, 0);
   EXPECT_THAT(notices(), IsEmpty());
 }

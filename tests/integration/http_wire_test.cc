@@ -27,6 +27,8 @@ TEST_F(HttpTest, AKeyThatCannotBeReadIsRefused) {
            {"Idempotency-Key: \"\""},
            {"Idempotency-Key: \"caf\xc3\xa9\""},
            {"Idempotency-Key: \"a%0d%0ab\""},
+           {"Idempotency-Key: a%20"},
+           {"Idempotency-Key: %09\"a\""},
            {"Idempotency-Key: " + std::string(256, 'k')}}) {
     std::vector<std::string> all = lines;
     all.push_back("Connection: close");
@@ -45,6 +47,11 @@ TEST_F(HttpTest, AKeyIsTheSameQuotedOrBare) {
   EXPECT_THAT(Post({{"Idempotency-Key", key}}), Is(201, "ran"));
   EXPECT_THAT(Post({{"idempotency-key", "\"" + key + "\""}}),
               IsReplay(201, "ran"));
+  EXPECT_THAT(AnswerTo(PostBytes(
+                  {"Idempotency-Key: \t " + key + "\t ",
+                   "Content-Type: application/json", "Connection: close"},
+                  "{\"amount\":200}")),
+              HasSubstr("Idempotent-Replayed: true"));
 }
 
 TEST_F(HttpTest, AKeyKeepsItsSpacesAndEscapes) {
@@ -218,6 +225,31 @@ TEST_F(HttpTest, ATooLongBodyInChunksIsRefusedAndTheConnectionGoesOn) {
   EXPECT_EQ(runs(), 1);
 }
 
+TEST_F(HttpTest, ABodyInChunksThatDoesNotEndIsNotReadForEver) {
+  ServeBounded(1000, ARoute(), Answering("ran"));
+  const RawConnection connection(port());
+  connection.Send("POST /payments HTTP/1.1\r\nHost: test\r\nIdempotency-Key: " +
+                  NewKey() + "\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "10000\r\n" + std::string(0x10000, 'x') + "\r\n";
+
+  int chunks = 0;
+  while (chunks < 1000 && connection.Send(chunk)) ++chunks;
+
+  EXPECT_LT(chunks, 1000);
+  EXPECT_EQ(runs(), 0);
+}
+
+TEST_F(HttpTest, WhoeverSendsTwiceTooMuchIsToldAndHungUpOn) {
+  ServeBounded(16, ARoute(), Answering("ran"));
+  const std::string answer = AnswerTo(
+      "POST /payments HTTP/1.1\r\nHost: test\r\nIdempotency-Key: " + NewKey() +
+      "\r\nTransfer-Encoding: chunked\r\n\r\n" +
+      "10\r\n0123456789abcdef\r\n10\r\n0123456789abcdef\r\n1\r\n0");
+
+  EXPECT_THAT(StatusesIn(answer), ElementsAre(413));
+  EXPECT_TRUE(answer.ends_with("}")) << answer;
+}
+
 TEST_F(HttpTest, ABoundedMultipartBodyIsItsPartsToo) {
   ServeBounded(1000, ARoute(),
                [](const httplib::Request& request, httplib::Response& response,
@@ -228,13 +260,16 @@ TEST_F(HttpTest, ABoundedMultipartBodyIsItsPartsToo) {
                });
   httplib::Client client("127.0.0.1", port());
   const httplib::Headers headers = {{"Idempotency-Key", NewKey()}};
-  const auto post = [&](const std::string& content) {
-    return client.Post("/payments", headers,
-                       httplib::MultipartFormDataItems{
-                           {"file", content, "a.txt", "text/plain"}});
+  const auto post = [&](const std::string& content,
+                        const std::string& type = "text/plain") {
+    return client.Post(
+        "/payments", headers,
+        httplib::MultipartFormDataItems{{"file", content, "a.txt", type}});
   };
 
   EXPECT_THAT(post(std::string(1000, 'x')), IsProblem(413, "request-too-long"));
+  EXPECT_THAT(post("content", "text/" + std::string(900, 'x')),
+              IsProblem(413, "request-too-long"));
   EXPECT_THAT(post("content"), Is(200, "content"));
   EXPECT_THAT(post("content"), IsReplay(200, "content"));
   EXPECT_THAT(post("other"), IsProblem(422, "key-reused"));
@@ -278,6 +313,44 @@ TEST_F(HttpTest, ALongBodyIsAnsweredOnceAndNotKept) {
   EXPECT_THAT(Pay(key), IsProblem(410, "response-not-kept"));
   EXPECT_EQ(runs(), 1);
   EXPECT_THAT(notices(), ElementsAre(Kind::kBodyNotKept));
+}
+
+TEST_F(HttpTest, WhatTheServerAddsToEachResponseIsOfItsOwnTime) {
+  std::atomic<int> number{0};
+  server().set_pre_routing_handler(
+      [&](const httplib::Request&, httplib::Response& response) {
+        response.set_header("X-Request-Id", std::to_string(++number));
+        response.set_header("Vary", "Origin");
+        return httplib::Server::HandlerResponse::Unhandled;
+      });
+  Serve(ARoute(), AnsweringWith([](httplib::Response& response) {
+          response.headers.emplace("Vary", "Accept");
+          response.set_header("X-Own", "1");
+        }));
+  const std::string key = NewKey();
+
+  for (const std::string id : {"1", "2"}) {
+    const httplib::Result result = Pay(key);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(IsMarked(result), id == "2");
+    EXPECT_EQ(result->get_header_value("X-Request-Id"), id);
+    EXPECT_EQ(result->get_header_value_count("X-Request-Id"), 1u);
+    EXPECT_EQ(result->get_header_value_count("Vary"), 2u);
+    EXPECT_EQ(result->get_header_value("X-Own"), "1");
+  }
+}
+
+TEST_F(HttpTest, APartThatRangeAsksForIsNotWhatIsRecorded) {
+  Serve(ARoute(), AnsweringWith([](httplib::Response& response) {
+          response.set_content("ran", "text/plain");
+        }));
+  const std::string key = NewKey();
+
+  EXPECT_THAT(Post({{"Idempotency-Key", key}, {"Range", "bytes=0-1"}}),
+              Is(206, "ra"));
+  EXPECT_THAT(Pay(key), IsReplay(200, "ran"));
+  EXPECT_THAT(Post({{"Idempotency-Key", key}, {"Range", "bytes=1-2"}}),
+              IsReplay(206, "an"));
 }
 
 TEST_F(HttpTest, ABodyOfTheLimitIsKept) {
@@ -372,15 +445,15 @@ TEST_F(HttpTest, ARecordOfAnotherProgramCannotBreakTheAnswerApart) {
 }
 
 TEST_F(HttpTest, ARecordedStatusThatIsNoneOfHttpIsNotSent) {
-  Serve(ARoute(), Answering("ran"));
+  AddPolicy("recording", "'20 s', '1 h', '2 h', 'take_over', 'record'");
+  Serve(ARoute("recording"), Answering("ran"));
   for (const int status : {0, 100, 199, 600}) {
     const std::string key = NewKey();
-    const v1::ClaimRequest claim = ClaimAsPaid(key);
+    v1::ClaimRequest claim = ClaimAsPaid(key);
+    claim.set_policy("recording");
     Granted(claim);
-    Send(FinalizeOf(claim, status, "theirs"));
-    if (status < 500) {
-      EXPECT_THAT(Pay(key), IsProblem(410, "response-not-kept")) << status;
-    }
+    Finalized(FinalizeOf(claim, status, "theirs"));
+    EXPECT_THAT(Pay(key), IsProblem(410, "response-not-kept")) << status;
   }
   EXPECT_EQ(runs(), 0);
 }

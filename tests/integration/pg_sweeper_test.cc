@@ -10,6 +10,7 @@
 #include <string>
 
 #include "server/store/postgres/sweeper.h"
+#include "tests/integration/open_transaction.h"
 #include "tests/integration/pg_samples.h"
 
 namespace idempotency {
@@ -109,6 +110,20 @@ TEST_P(PgSweeperTest, TakesTheOldestFirstAndNoMoreThanAsked) {
   Sql(options_, rows);
   EXPECT_EQ(Sweep(4).deleted, 4);
   EXPECT_EQ(Keys(), "1,2,3,4,5");
+}
+
+TEST(PgSweeper, IsNotHeldUpByARowThatSomebodyHasLocked) {
+  ConnectionOptions options = MigratedDatabase();
+  Sql(options, InsertRow("locked", "-2 s", false, false) +
+                   InsertRow("other", "-1 s", false, false));
+  const OpenTransaction open(
+      options.uri,
+      "SELECT FROM idempotency_records WHERE key = 'locked' FOR UPDATE");
+  PgSweeper sweeper(options, SampleClock());
+  const absl::StatusOr<SweepReport> report = sweeper.SweepRecords(1000);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->deleted, 1);
+  EXPECT_EQ(Sql(options, "SELECT key FROM idempotency_records"), "locked");
 }
 
 TEST_P(PgSweeperTest, LeavesARowThatIsClaimedAgainUnderIt) {

@@ -30,6 +30,7 @@ const std::vector<Statement>& TableStatements() {
       statements::kKeepConflicts,
       statements::kCountConflicts,
       statements::kSweep,
+      statements::SweepUnlocked(),
       statements::kParkByKey,
       statements::kDeleteByKey,
       statements::kSweepConflicts};
@@ -142,7 +143,8 @@ TEST_F(PlansTest, OnALargeTableUseTheIndexes) {
     Sql(options_, "VACUUM ANALYZE");
   }
   for (const Statement& sweep :
-       {statements::kSweep, statements::kSweepConflicts}) {
+       {statements::kSweep, statements::SweepUnlocked(),
+        statements::kSweepConflicts}) {
     EXPECT_THAT(PlanOf(sweep), Not(HasSubstr("Sort"))) << sweep.name;
   }
 }

@@ -32,7 +32,7 @@ IDEMPOTENCY_DEBIAN13_PACKAGES=(
 IDEMPOTENCY_BENCHMARK_PACKAGES=(redis-tools python3-matplotlib)
 
 # What CI needs besides, without npm (see ensure_npm).
-IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14)
+IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14 python3-venv)
 
 # The version of buf, from the npm registry, that CI uses.
 IDEMPOTENCY_BUF_VERSION=1.75.0

@@ -164,7 +164,8 @@ TEST(HttpFingerprintTest, WhatIsNoClearJsonIsHashedWhole) {
         std::string(R"({"timestamp":1,"timestamp":2})"),
         std::string(R"({"x":{"a":1,"a":1},"timestamp":1})"),
         std::string("{\"a\":\"\xff\"}"), std::string(R"({"a":1e999})"),
-        std::string(R"(["\ud800"])"),
+        std::string(R"(["\ud800"])"), std::string("{\"timestamp\":1}\0", 16),
+        std::string("{\"timestamp\":1}\0{}", 18),
         std::string(200, '[') + std::string(200, ']')}) {
     EXPECT_EQ(Without({"/timestamp"}, body), body);
   }

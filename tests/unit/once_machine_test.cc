@@ -319,6 +319,7 @@ TEST_F(OnceClaimTest, GrantsThatAlwaysComeTooLateAreGivenBackInTheEnd) {
   }
   const RunResult result = Next<Deliver>().result;
   EXPECT_EQ(result.outcome, RunOutcome::kUnavailable);
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kAborted);  // no outage
   EXPECT_EQ(NextBesideCheckpoints<SendRelease>().request.disposition(),
             Disposition::DISPOSITION_NOT_EXECUTED);
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/strings/ascii.h"
+#include "server/store/postgres/sweep_statements.h"
 
 namespace idempotency::statements {
 namespace {
@@ -39,6 +40,18 @@ const Statement& InsertAndFinalize() {
               "UNION ALL SELECT scope, key, NULL, expires_at FROM finalized");
   static const Statement statement = {"insert_and_finalize", sql,
                                       Effect::kWrite, Plan::kKept};
+  return statement;
+}
+
+const Statement& SweepUnlocked() {
+  constexpr std::string_view kChosen = "LIMIT $1::bigint";
+  static const std::string sql = [&] {
+    std::string sql(kSweep.sql);
+    return sql.insert(sql.find(kChosen) + kChosen.size(),
+                      " FOR UPDATE SKIP LOCKED");
+  }();
+  static const Statement statement = {"sweep_unlocked", sql, Effect::kWrite,
+                                      Plan::kInOrder};
   return statement;
 }
 

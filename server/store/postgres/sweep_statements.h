@@ -43,6 +43,10 @@ GROUP BY policy
 )sql",
                                      Effect::kWrite, Plan::kInOrder};
 
+// kSweep, past the rows that others have locked. It locks what it takes, which
+// doubles what it writes.
+const Statement& SweepUnlocked();
+
 // Citus has no ctid across shards, and refuses two tables' changes in one
 // statement.
 inline constexpr Statement kParkByKey = {"park_by_key", R"sql(

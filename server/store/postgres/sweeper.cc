@@ -47,7 +47,13 @@ absl::StatusOr<SweepReport> PgSweeper::SweepRecords(int limit) {
     status =
         AddTo(report, connection_.Run(statements::kDeleteByKey, parameters));
   } else {
-    status = AddTo(report, connection_.Run(statements::kSweep, parameters));
+    absl::StatusOr<pqxx::result> swept =
+        connection_.Run(statements::kSweep, parameters);
+    // Somebody's transaction may hold one of the rows for long.
+    if (absl::IsAborted(swept.status())) {
+      swept = connection_.Run(statements::SweepUnlocked(), parameters);
+    }
+    status = AddTo(report, swept);
   }
   if (!status.ok()) return status;
   return report;
