@@ -206,6 +206,8 @@ absl::StatusOr<std::unique_ptr<GrpcProxy>> GrpcProxy::Start(
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              kKeepaliveTimeoutMs);
+  // However long neither side has anything to say.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddListeningPort(options.listen,
                            options.credentials
                                ? options.credentials

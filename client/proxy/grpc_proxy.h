@@ -75,9 +75,9 @@ struct GrpcProxyOptions {
   int request_bytes_max = 4 << 20;
   int response_bytes_max = 16 << 20;
   // Calls at a time; more are answered UNAVAILABLE. Memory is bounded by this
-  // times both lengths: choose them by what there is. A call counts until its
-  // caller has taken the answer, has hung up, or is past its deadline; one
-  // whose connection is dead has hung up after 80 s.
+  // times both lengths, some times over while they are copied: choose them by
+  // what there is. A call counts until its caller has taken the answer, has
+  // hung up (one whose connection is dead, after 80 s) or is past its deadline.
   std::size_t calls_max = 1'000;
 };
 
