@@ -46,9 +46,10 @@
 // Under REPEATABLE READ and SERIALIZABLE a record that was written after the
 // snapshot ends the transaction with 40001, and InProgress is as old as the
 // snapshot. For each of these run the whole operation again in a new
-// transaction: everything UNAVAILABLE asks for that. Under SERIALIZABLE, claims
-// of different keys may end each other so too: while the table is small, a read
-// of one row locks all of it.
+// transaction: everything UNAVAILABLE asks for that. Under SERIALIZABLE,
+// transactions of different keys may end each other so too, above all those of
+// several keys: PostgreSQL watches what was read by the page, and a small table
+// has few.
 //
 // Time is the database's at each statement, not at BEGIN: a lease granted late
 // in a long transaction is a whole one. Nobody can take over what is not
