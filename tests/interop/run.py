@@ -22,6 +22,7 @@ from idempotency.v1 import idempotency_pb2 as pb
 from idempotency.v1 import idempotency_pb2_grpc
 from processes import InteropError, Process, coordinator, free_port
 from scenario import Miss, Player
+from sidecar import Sidecar
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -91,6 +92,7 @@ class Run:
         self.gate = None
         self.direct, self.gated = {}, {}  # language: Process
         self.results = {}  # (scenario's name, language): Miss, or None
+        self.sidecar = None
 
     def _log(self, name):
         log = os.path.join(self._out, name + ".log")
@@ -121,6 +123,22 @@ class Run:
                                                    self.gate.address)
         for process in [*self.direct.values(), *self.gated.values()]:
             process.wait_until_listening()
+
+    def start_sidecar(self, build):
+        self.sidecar = Sidecar(build, self._folder,
+                               f"127.0.0.1:{self.coordinator.port}", self._log)
+        self._stack.callback(self.sidecar.stop)
+        self.sidecar.start()
+
+    def play_sidecar(self, steps):
+        for step in steps:
+            miss = None
+            try:
+                step()
+            except (AssertionError, grpc.RpcError) as why:
+                miss = Miss(repr(why))
+            say(f"sidecar: {step.__doc__}: {'ok' if miss is None else miss}")
+            self.results[step.__doc__, "sidecar"] = miss
 
     def start_coordinator(self):
         self.coordinator.start()
@@ -214,9 +232,16 @@ def main():
                           if scenario.get("phase") == phase]
                   for phase in (None, "down", "back")}
         run.play(phases[None])
+        # The service behind it is in Go, and has to be built.
+        with_sidecar = "go" in languages and not flags.only
+        if with_sidecar:
+            run.start_sidecar(os.path.abspath(flags.build_dir))
+            run.play_sidecar(run.sidecar.steps())
         say("the coordinator is stopped")
         run.coordinator.stop()
         run.play(phases["down"])
+        if with_sidecar:
+            run.play_sidecar(run.sidecar.steps_without_coordinator())
         say("the coordinator is started again")
         run.start_coordinator()
         run.play(phases["back"])

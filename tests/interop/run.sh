@@ -10,8 +10,9 @@ usage: tests/interop/run.sh [--leave_out=LANGUAGE,...] [--only=TEXT]
 
 Builds client/examples/{go,python,node,java,rust} and tests/interop/cpp below
 DIR, starts one coordinator with its embedded database and these services, plays
-tests/interop/scenarios.json through all of them side by side, prints a table
-and ends with an error if anything missed. A toolchain that is missing is an
+tests/interop/scenarios.json through all of them side by side, and what
+tests/interop/sidecar.py says through the sidecar before a service in Go, prints
+a table and ends with an error if anything missed. A toolchain that is missing is an
 error too.
 
   --leave_out=java,rust   without these languages
@@ -73,7 +74,7 @@ sources() {
 build_cpp() {
   [[ -f $build/CMakeCache.txt ]] || cmake -S "$root" -B "$build" -G Ninja \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo
-  local targets=(idempotency-server)
+  local targets=(idempotency-server idempotency-proxy)
   ! wanted cpp || targets+=(interop_payments)
   cmake --build "$build" --target "${targets[@]}"
 }
@@ -84,6 +85,9 @@ build_go() {
   cd "$out/go"
   IDEMPOTENCY_PROTO=$root/proto go generate
   go build -o payments .
+  mkdir -p shop
+  cp "$root"/tests/interop/shop/*.go shop/
+  go build -o shop-service ./shop
 }
 
 build_python() {

@@ -166,7 +166,7 @@ int PackageTest::port_ = 0;
 
 TEST_F(PackageTest, HoldsServerSchemaContractAndClient) {
   EXPECT_THAT(NamesIn(Prefix() / "bin"),
-              UnorderedElementsAre("idempotency-server"));
+              UnorderedElementsAre("idempotency-proxy", "idempotency-server"));
   EXPECT_EQ(ReadFile(Prefix() / "share/idempotency/proto/idempotency/v1/"
                                 "idempotency.proto"),
             ReadFile(IDEMPOTENCY_SOURCE_FOLDER "/proto/idempotency/v1/"

@@ -8,6 +8,7 @@ IDEMPOTENCY_RUN_PACKAGES=(
   libgrpc-dev libgrpc++-dev protobuf-compiler protobuf-compiler-grpc
   libprotobuf-dev libabsl-dev libpqxx-dev libpq-dev libssl-dev
   libspdlog-dev nlohmann-json3-dev libjemalloc-dev prometheus-cpp-dev
+  libboost-dev
   postgresql util-linux
 )
 
