@@ -10,8 +10,8 @@
 //   response too long        DATA_LOSS            RESPONSE_NOT_KEPT
 //   kUnavailable, kHungUp    UNAVAILABLE          UNAVAILABLE
 //   kInvalid                 INTERNAL             MISCONFIGURED: the rule is
-//   not
-//                                                 what the coordinator takes
+//                                                 not what the coordinator
+//                                                 takes
 //   kUnknown                 as the handler says  OUTCOME_UNKNOWN
 //   kNothingHappened         as the handler says
 //

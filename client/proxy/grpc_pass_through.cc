@@ -57,6 +57,10 @@ void GrpcPassThrough::CallerSide::OnSendInitialMetadataDone(bool) {
 }
 
 void GrpcPassThrough::CallerSide::OnReadDone(bool ok) {
+  // A stream that broke off must not look to the service like one that ended.
+  if (!ok && pass_.caller_context_.IsCancelled()) {
+    return pass_.service_context_.TryCancel();
+  }
   pass_.service_->SendUp(ok);
 }
 

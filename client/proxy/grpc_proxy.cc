@@ -24,6 +24,9 @@ using internal::MutexLock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTimeoutMax = std::chrono::hours(24);
+// A caller whose machine is gone is found out, and its calls end.
+constexpr int kKeepaliveMs = 60'000;
+constexpr int kKeepaliveTimeoutMs = 20'000;
 
 // Routes by what they name.
 class RouteTable {
@@ -200,6 +203,11 @@ absl::StatusOr<std::unique_ptr<GrpcProxy>> GrpcProxy::Start(
   // An address that another process has is refused, not shared.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(options.request_bytes_max);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             kKeepaliveTimeoutMs);
+  // However long neither side has anything to say.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddListeningPort(options.listen,
                            options.credentials
                                ? options.credentials

@@ -11,12 +11,13 @@
 // both ways as they are: any kind of stream, metadata, status, deadline and
 // cancellation.
 //
-// A call with a key has one message and gets one. Its request hash and its
-// record are those of once_call.h and recorded_call.h: what a service of the
-// wrapper (once_method.h) has recorded is replayed here, and the reverse. The
-// caller's deadline and cancellation do not reach the service: what runs, runs
-// on, for the route's `timeout` at most, and is recorded. The service is told
-// about its attempt in metadata: upstream_headers.h.
+// A call with a key has one message and gets one. A retry sends the same bytes:
+// of a message with maps, keep them, or serialise deterministically. Request
+// hash and record are those of once_call.h and recorded_call.h: what a service
+// of the wrapper (once_method.h) has recorded is replayed here, and the
+// reverse. The caller's deadline and cancellation do not reach the service:
+// what runs, runs on, for the route's `timeout` at most, and is recorded. The
+// service is told about its attempt in metadata: upstream_headers.h.
 //
 //   what becomes of the call to the service      what is done
 //   there is no connection to it                 given back: nothing happened
@@ -24,8 +25,13 @@
 //                                                records a status like that
 //   CANCELLED; and UNKNOWN, DEADLINE_EXCEEDED,   the outcome is unknown, and
 //     RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE  the next attempt is told
-//     without trailers or details, as gRPC says
-//     when it loses sight of a call
+//     without details, as gRPC says when it
+//     loses sight of a call, or when its reply
+//     is too long
+//
+// What gRPC says of a call with a key that it lost sight of, the rule's
+// `notice` gets; the caller is told the code, and nothing of the addresses that
+// gRPC may name. Calls that go through get gRPC's own words.
 #ifndef IDEMPOTENCY_CLIENT_PROXY_GRPC_PROXY_H_
 #define IDEMPOTENCY_CLIENT_PROXY_GRPC_PROXY_H_
 
@@ -67,9 +73,12 @@ struct GrpcProxyOptions {
   std::chrono::milliseconds connect_timeout{5'000};
   // The longest messages from callers, and from the service.
   int request_bytes_max = 4 << 20;
-  int response_bytes_max = 64 << 20;
-  // Calls at a time; more are answered UNAVAILABLE.
-  std::size_t calls_max = 10'000;
+  int response_bytes_max = 16 << 20;
+  // Calls at a time; more are answered UNAVAILABLE. Memory is bounded by this
+  // times both lengths, some times over while they are copied: choose them by
+  // what there is. A call counts until its caller has taken the answer, has
+  // hung up (one whose connection is dead, after 80 s) or is past its deadline.
+  std::size_t calls_max = 1'000;
 };
 
 // Thread-safe.

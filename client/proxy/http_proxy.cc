@@ -49,8 +49,7 @@ struct HttpProxy::Impl {
         context{.options = std::move(given),
                 .upstream = std::move(upstream),
                 .middleware = middleware,
-                .rules = internal::CurrentRules(Renewing(
-                    std::move(rules), context.options.connect_timeout))} {}
+                .rules = internal::CurrentRules(std::move(rules))} {}
 
   const std::shared_ptr<RunOnce> once;
   HttpMiddleware middleware;
@@ -73,6 +72,7 @@ absl::StatusOr<std::unique_ptr<HttpProxy>> HttpProxy::Start(
       .listen = options.listen,
       .connections_max = options.connections_max,
       .full = FullAnswer()};
+  rules = Renewing(std::move(rules), options.connect_timeout);
   auto impl = std::make_unique<Impl>(std::move(options), *std::move(upstream),
                                      std::move(rules), std::move(once));
   internal::HttpContext& context = impl->context;

@@ -15,8 +15,9 @@ grpc::Status Refusal(const std::string& why) {
   return CallStatus(StatusCode::INVALID_ARGUMENT, "NOT_UNARY", why);
 }
 
-// gRPC itself ends calls with these codes when it loses sight of them. No
-// service that was asked says so without a word of its own.
+// gRPC itself ends calls with these codes when it loses sight of them, and then
+// has no details. Trailers prove nothing: a reply that is too long to be taken
+// comes with those of a service that executed.
 bool IsMadeUp(const GrpcAnswer& answer) {
   switch (answer.status.error_code()) {
     case StatusCode::CANCELLED:
@@ -25,7 +26,7 @@ bool IsMadeUp(const GrpcAnswer& answer) {
     case StatusCode::RESOURCE_EXHAUSTED:
     case StatusCode::INTERNAL:
     case StatusCode::UNAVAILABLE:
-      return answer.trailers.empty() && answer.status.error_details().empty();
+      return answer.status.error_details().empty();
     default:
       return false;
   }
@@ -103,12 +104,15 @@ void KeyedCall::Run() {
       [self = shared_from_this()](const RunResult& result) {
         Notify(self->route_->rule, self->method_, result);
         if (self->route_->rule.fail_open && HasNoCoordinator(result)) {
-          return self->Ask(nullptr, Completion<FunctionResult>(
-                                        [self](const FunctionResult& answer) {
-                                          self->Answer(AnswerOf(answer), true);
-                                        }));
+          return self->Ask(
+              nullptr,
+              Completion<FunctionResult>([self](const FunctionResult& answer) {
+                self->Answer(self->ForCaller(AnswerOf(answer), true), true);
+              }));
         }
-        self->Answer(AnswerOf(result), result.outcome == RunOutcome::kExecuted);
+        self->Answer(self->ForCaller(AnswerOf(result),
+                                     result.outcome == RunOutcome::kUnknown),
+                     result.outcome == RunOutcome::kExecuted);
       },
       std::move(resolve));
   bool hung_up = false;
@@ -136,8 +140,19 @@ void KeyedCall::Ask(const std::shared_ptr<Execution>& execution,
       std::move(request), route_->timeout,
       [self = shared_from_this(), completion](const UpstreamAnswer& upstream) {
         self->initial_metadata_ = upstream.initial_metadata;
+        self->lost_sight_ = IsMadeUp(upstream.answer);
         completion(Judge(upstream));
       });
+}
+
+GrpcAnswer KeyedCall::ForCaller(GrpcAnswer answer, bool unknown) const {
+  // gRPC's own words may name addresses behind the sidecar.
+  if (unknown && lost_sight_) {
+    answer.status = CallStatus(answer.status.error_code(), "OUTCOME_UNKNOWN",
+                               "the sidecar lost sight of the call; whether it "
+                               "was carried out is not known");
+  }
+  return answer;
 }
 
 void KeyedCall::Answer(const GrpcAnswer& answer, bool with_initial_metadata) {

@@ -3,6 +3,7 @@
 #ifndef IDEMPOTENCY_CLIENT_PROXY_KEYED_CALL_H_
 #define IDEMPOTENCY_CLIENT_PROXY_KEYED_CALL_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,7 @@ class KeyedCall final : public grpc::ServerGenericBidiReactor,
   // Asks the service, once; `execution` is null for a call without a claim.
   void Ask(const std::shared_ptr<Execution>& execution,
            const Completion<FunctionResult>& completion);
+  GrpcAnswer ForCaller(GrpcAnswer answer, bool unknown) const;
   // Only the first one counts.
   void Answer(const GrpcAnswer& answer, bool with_initial_metadata = false);
 
@@ -55,6 +57,8 @@ class KeyedCall final : public grpc::ServerGenericBidiReactor,
   grpc::ByteBuffer outgoing_;
   // Of the service's answer, before that is given to the completion.
   GrpcMetadata initial_metadata_;
+  // Its status was gRPC's own, not the service's.
+  std::atomic<bool> lost_sight_{false};
 
   Mutex mutex_;
   std::unique_ptr<Running> running_ ABSL_GUARDED_BY(mutex_);

@@ -45,9 +45,11 @@ const char* NameOf(HttpNotice::Kind kind) {
     case HttpNotice::Kind::kOutcomeUnknown:
       return "outcome_unknown";
     case HttpNotice::Kind::kSuperseded:
+      return "superseded";
+    case HttpNotice::Kind::kNotRecorded:
       break;
   }
-  return "superseded";
+  return "not_recorded";
 }
 
 struct ProxyMetrics::Impl {
@@ -88,7 +90,8 @@ ProxyMetrics::ProxyMetrics() : impl_(std::make_unique<Impl>()) {
   for (const HttpNotice::Kind kind :
        {HttpNotice::Kind::kRanUnguarded, HttpNotice::Kind::kUnavailable,
         HttpNotice::Kind::kMisconfigured, HttpNotice::Kind::kBodyNotKept,
-        HttpNotice::Kind::kOutcomeUnknown, HttpNotice::Kind::kSuperseded}) {
+        HttpNotice::Kind::kOutcomeUnknown, HttpNotice::Kind::kSuperseded,
+        HttpNotice::Kind::kNotRecorded}) {
     impl_->notices.Add({{"kind", NameOf(kind)}});
   }
   impl_->rules.Add({{"result", "used"}});

@@ -38,7 +38,6 @@ constexpr std::size_t kScopeBytesMax = 128;
 // "/digest-" and 64 hexadecimal digits, see HttpRoute::caller.
 constexpr std::size_t kCallerBytesMax = 72;
 constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
-constexpr std::size_t kRecordBytesMax = std::size_t{3} << 20;
 
 absl::Status Wrong(const std::string& field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));

@@ -3,6 +3,7 @@
 #define IDEMPOTENCY_CLIENT_PROXY_RULES_H_
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,10 @@
 #include "client/proxy/request_match.h"
 
 namespace idempotency {
+
+// The longest body that a route may ask to be recorded: no coordinator keeps
+// more.
+inline constexpr std::size_t kRecordBytesMax = std::size_t{3} << 20;
 
 struct HttpProxyRoute {
   RequestMatch match;

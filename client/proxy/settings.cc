@@ -280,7 +280,9 @@ and what they are if left out:
 HTTP only:
 
   caller_header          who sends, such as "X-Tenant": one tenant's keys never
-                         meet another's. To be set by something you trust
+                         meet another's. To be set by something you trust. The
+                         scope then has at most 56 characters, and no other
+                         route's scope begins with it and a /
   key_header, replayed_header
                          instead of Idempotency-Key and Idempotent-Replayed
   leave_out_json_fields  members of a JSON body that a retry may change:
@@ -291,7 +293,8 @@ HTTP only:
   record_headers, leave_out_headers
                          headers of the answer that are recorded although they
                          usually are not (Set-Cookie), and the reverse
-  record_bytes_max       a longer answer is recorded without its body (1048576)
+  record_bytes_max       a longer answer is recorded without its body (1048576);
+                         the coordinator's --body_bytes_max holds too
 )";
 
 }  // namespace

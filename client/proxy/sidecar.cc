@@ -30,6 +30,13 @@ std::optional<HttpNotice::Kind> KindOf(const RunResult& result,
     case RunOutcome::kWinner:
     case RunOutcome::kConflict:
       return HttpNotice::Kind::kSuperseded;
+    case RunOutcome::kExecuted:
+    case RunOutcome::kResolved:
+      // A status of 500 and above may not be recorded by policy.
+      if (result.recorded || result.response.status_code() >= 500) {
+        return std::nullopt;
+      }
+      return HttpNotice::Kind::kNotRecorded;
     default:
       return std::nullopt;
   }
@@ -57,6 +64,8 @@ Sidecar::~Sidecar() = default;
 
 absl::Status Sidecar::StartCoordinator() {
   RunOnceOptions options;
+  // What is too long for a record, the routes and the coordinator say.
+  options.client.body_bytes_max = kRecordBytesMax;
   const TlsOptions& tls = settings_.tls;
   if (settings_.coordinator_tls || !tls.server_ca_file.empty() ||
       !tls.certificate_file.empty()) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -168,6 +169,11 @@ struct OnceInTransaction::Parts {
 
   using Rules = std::shared_ptr<const FleetRules>;
 
+  bool HasRules() {
+    MutexLock lock(mutex);
+    return rules != nullptr;
+  }
+
   // Null, or what was read a moment ago, here or elsewhere.
   Rules KnownRules() {
     MutexLock lock(mutex);
@@ -191,7 +197,14 @@ struct OnceInTransaction::Parts {
         std::make_shared<const FleetRules>(std::move(read->rules));
     const SteadyTime seen = asked_at - absl::ToChronoNanoseconds(read->age_max);
     MutexLock lock(mutex);
+    if (rules != nullptr && read->schema != schema) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("one OnceInTransaction for each database and schema: "
+                       "this one is of ",
+                       schema, ", not of ", read->schema));
+    }
     if (rules == nullptr || seen > seen_at) {
+      schema = read->schema;
       rules = fresh;
       seen_at = seen;
     }
@@ -237,6 +250,7 @@ struct OnceInTransaction::Parts {
   Mutex mutex;
   Rules rules ABSL_GUARDED_BY(mutex);
   SteadyTime seen_at ABSL_GUARDED_BY(mutex);
+  std::string schema ABSL_GUARDED_BY(mutex);
 };
 
 OnceInTransaction::OnceInTransaction(const OnceInTransactionOptions& options)
@@ -273,9 +287,11 @@ absl::StatusOr<v1::FinalizeResponse> OnceInTransaction::Finalize(
   const absl::StatusOr<FinalizeCommand> command = ReadFinalize(
       request, std::min(parts_->options.body_bytes_max, limits::kBodyBytesMax));
   if (!command.ok()) return ToCaller(command.status());
-  // For the schema's sake: a claim may have been made elsewhere.
-  const absl::Status known = parts_->RulesFor(transaction).status();
-  if (!known.ok()) return Refused(transaction, known);
+  // For the schema's sake only: a claim may have been made elsewhere.
+  if (!parts_->HasRules()) {
+    const absl::Status read = parts_->ReadRules(transaction).status();
+    if (!read.ok()) return Refused(transaction, read);
+  }
   const auto store = parts_->StoreIn(transaction);
   if (!store.ok()) return Refused(transaction, store.status());
   const FinalizeCommand* const finalizes[] = {&*command};

@@ -5,7 +5,7 @@
 // No coordinator is asked; one may work on the same database, for the same
 // keys.
 //
-//   idempotency::OnceInTransaction once;  // one for each database
+//   idempotency::OnceInTransaction once;  // one for each database and schema
 //
 //   pqxx::work work(connection);
 //   const idempotency::RunResult result = once.Run(
@@ -46,7 +46,10 @@
 // Under REPEATABLE READ and SERIALIZABLE a record that was written after the
 // snapshot ends the transaction with 40001, and InProgress is as old as the
 // snapshot. For each of these run the whole operation again in a new
-// transaction: everything UNAVAILABLE asks for that.
+// transaction: everything UNAVAILABLE asks for that. Under SERIALIZABLE,
+// transactions of different keys may end each other so too, above all those of
+// several keys: PostgreSQL watches what was read by the page, and a small table
+// has few.
 //
 // Time is the database's at each statement, not at BEGIN: a lease granted late
 // in a long transaction is a whole one. Nobody can take over what is not
@@ -57,7 +60,8 @@
 // (both are the usual ones); the tables are found through its search_path. No
 // setting of it is changed. Up to five statements are prepared in it, under
 // names that begin with "idempotency_"; where DISCARD ALL took them away, one
-// transaction is told UNAVAILABLE, and the next prepares them again. The role
+// transaction is told UNAVAILABLE, and the next prepares them again: whoever
+// sends it each time a connection goes back to a pool says `pooled`. The role
 // needs the grants of migrations/README.md. Somebody has to delete expired
 // records: a coordinator on this database, or `idempotency-server
 // --sweep_only`.
@@ -84,15 +88,23 @@ struct OnceInTransactionOptions {
   // As the server's --downstream_namespace: empty for the database's own. All
   // who share the records must have the same.
   std::string downstream_namespace = {};
-  // The connections lead to a pooler in transaction mode (PgBouncer): nothing
-  // is prepared, which costs the database twice as much.
+  // The connections lead to a pooler in transaction mode (PgBouncer), or what
+  // is prepared in them is often discarded: nothing is prepared, which costs
+  // the database twice as much.
   bool pooled = false;
   // Longest body that is recorded, at most 3 MiB; a longer one is left out.
   std::size_t body_bytes_max = std::size_t{1024} * 1024;
 };
 
-// Thread-safe, each transaction in one thread at a time. Reads the database's
-// policies within the transactions and keeps them for two seconds.
+// Thread-safe, each transaction in one thread at a time.
+//
+// Reads the database's policies within the transactions, in six statements, and
+// keeps them for two seconds, for all transactions: so each must find the same
+// tables. One that finds those of another database or schema may get policies
+// and downstream keys of the first ones, or, if it is the one to read them, is
+// told UNAVAILABLE with a message that says so. A transaction that changed
+// policies itself shows them to the others for as long, also if it is rolled
+// back.
 class OnceInTransaction {
  public:
   explicit OnceInTransaction(const OnceInTransactionOptions& options = {});
@@ -111,7 +123,7 @@ class OnceInTransaction {
   //
   //   kExecuted         commit, then answer
   //   kReplayed         answer; nothing was written, and nothing need be
-  //                     committed
+  //                     committed, unless this very transaction executed it
   //   kInProgress, kMismatch, kInDoubt
   //                     nothing was written, and the transaction can be used
   //                     further. InDoubt is resolved by RunOnce, or by Claim()

@@ -184,7 +184,7 @@ absl::Status Http2Connection::Start(Call* call) {
   call->stream_error = 0;
   call->request_bytes_sent = 0;
   // The deadline is always the same text, so that HPACK sends one byte for it.
-  const std::array<nghttp2_nv, 7> headers = {
+  const std::array<nghttp2_nv, 8> headers = {
       HeaderField(":method", "POST"),
       HeaderField(":scheme", "http"),
       HeaderField(":path", call->path),
@@ -192,12 +192,14 @@ absl::Status Http2Connection::Start(Call* call) {
       HeaderField("te", "trailers"),
       HeaderField("content-type", "application/grpc"),
       HeaderField("grpc-timeout", timeout_),
+      HeaderField("idempotency-key", call->idempotency_key),
   };
   nghttp2_data_provider body{};
   body.source.ptr = call;
   body.read_callback = &ReadRequest;
   const int32_t stream_id = nghttp2_submit_request(
-      session_, nullptr, headers.data(), headers.size(), &body, call);
+      session_, nullptr, headers.data(),
+      headers.size() - (call->idempotency_key.empty() ? 1 : 0), &body, call);
   if (stream_id < 0) return SessionError("request", stream_id);
   return absl::OkStatus();
 }

@@ -18,11 +18,12 @@ struct nghttp2_session;
 
 namespace idempotency::benchmark {
 
-// One call on its way. The caller owns it, fills the first two members, keeps
+// One call on its way. The caller owns it, fills the first three members, keeps
 // them unchanged until the call is done, and may then use the object again.
 struct Call {
-  std::string_view path;     // "/package.Service/Method"
-  std::string_view request;  // the message with gRPC's 5-byte prefix
+  std::string_view path;             // "/package.Service/Method"
+  std::string_view request;          // the message with gRPC's 5-byte prefix
+  std::string_view idempotency_key;  // the metadata of that name; empty: none
 
   // The answer; valid once the call is done.
   std::string response;  // with gRPC's prefix; empty if there was no message

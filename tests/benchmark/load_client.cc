@@ -36,6 +36,8 @@ ABSL_FLAG(double, rate, 0,
           "Open loop: so many fresh keys (or replays) arrive each second, and "
           "latency counts from when a call was to begin. 0: a closed loop.");
 ABSL_FLAG(int, deadline_ms, 20'000, "The deadline of each call.");
+ABSL_FLAG(bool, idempotency_keys, false,
+          "Each call has its key as metadata too, for a sidecar.");
 ABSL_FLAG(bool, refusals_allowed, false,
           "The server may refuse calls as UNAVAILABLE or DEADLINE_EXCEEDED; "
           "they are counted by themselves.");
@@ -108,6 +110,7 @@ absl::Status ReadOptions(LoadOptions* options) {
         "--deadline_ms, --body_bytes or --rate is out of range");
   }
   options->body_bytes = static_cast<size_t>(body_bytes);
+  options->idempotency_keys = absl::GetFlag(FLAGS_idempotency_keys);
   options->refusals_allowed = absl::GetFlag(FLAGS_refusals_allowed);
   options->in_flight = static_cast<size_t>(in_flight);
   options->connections = static_cast<size_t>(connections);

@@ -92,6 +92,7 @@ absl::Status LoadGenerator::Connect() {
 void LoadGenerator::StartNext(Lane& lane, Slot& slot, int64_t now_ns) {
   if (draining_ && workload_->AtBoundary(slot)) return;
   if (!workload_->Next(slot)) return;
+  if (options_.idempotency_keys) slot.idempotency_key = slot.key;
   slot.started_ns = now_ns;
   failure_.Update(lane.connection->Start(&slot));
   ++in_flight_;

@@ -29,6 +29,8 @@ struct LoadOptions {
   double rate = 0;
   size_t body_bytes = kBodyBytes;
   int deadline_ms = 20'000;  // of each call
+  // Whether each call has its record's key as metadata too, for a sidecar.
+  bool idempotency_keys = false;
   // Whether the server may refuse calls (see IsRefusal).
   bool refusals_allowed = false;
   double warm_up_seconds = 0.5;

@@ -12,6 +12,7 @@ import time
 import plots
 import report
 from cluster import Cluster
+from guards import Guards
 from latency import Latency
 from pgbench import Pgbench
 from plans import PLANS
@@ -83,6 +84,7 @@ def measure(plan, build, folder, say):
         peak = throughput.peak_pairs
         tables = Tables(bench, coordinator, say)
         for part in (Latency(bench, coordinator, echo, pgbench, peak, say),
+                     Guards(bench, coordinator, echo, say),
                      tables, Reaper(bench, peak, say),
                      Stress(bench, peak, open_log, say)):
             try:

@@ -6,10 +6,11 @@ usage() {
   cat <<'TEXT'
 usage: tests/benchmark/run.sh [--quick | --smoke] [--build_dir=DIR]
 
-Builds the programs, starts a private PostgreSQL and Redis, the server and a
-bare gRPC echo server on loopback, measures them by turns with pgbench and
-redis-benchmark, and prints a table. Writes results.tsv (name, value, unit,
-goal, yes or no) and three plots into DIR/benchmark.
+Builds the programs, starts a private PostgreSQL and Redis, the server, a bare
+gRPC echo server, an HTTP service and the sidecar on loopback, measures them by
+turns with pgbench, redis-benchmark and wrk, and prints a table. Writes
+results.tsv (name, value, unit, goal, yes or no) and three plots into
+DIR/benchmark.
 
 Takes 20 minutes after the build, and 25 GB below /var/tmp for a table of ten
 million records, which go when it ends.
@@ -55,8 +56,8 @@ if [[ $plan != smoke ]] && ! is_optimised; then
     "choose another with --build_dir=DIR" >&2
   exit 1
 fi
-cmake --build "$build" --target idempotency-server load_client client_load \
-  echo_server
+cmake --build "$build" --target idempotency-server idempotency-proxy \
+  load_client client_load echo_server http_service
 
 # The distribution's interpreter: the one that its matplotlib is made for.
 export PYTHONDONTWRITEBYTECODE=1

@@ -18,13 +18,16 @@ _ARRIVALS_IN_FLIGHT_MAX = 1024
 
 
 class Server:
-    """A running server; `database` is None for the echo server."""
+    """A running server; `database` is that of its records, or None. `address`
+    serves gRPC, `http_address` HTTP, if any does."""
 
-    def __init__(self, name, process, address, admin=None, database=None):
+    def __init__(self, name, process, address, admin=None, database=None,
+                 http_address=None):
         self.name = name
         self.process = process
         self.address = address
         self.database = database
+        self.http_address = http_address
         self._admin = admin
 
     @property
@@ -65,12 +68,45 @@ class Bench:
     def _binary(self, *path):
         return os.path.join(self._build, *path)
 
-    def start_echo(self):
+    def _start_helper(self, name, program, *flags):
+        """A program that takes a free port; returns it and its address."""
         process = processes.start(
-            [self._binary("tests", "benchmark", "echo_server")],
-            self._open_log("echo"), stdout=subprocess.PIPE)
-        address = process.stdout.readline().decode().strip()
+            [self._binary("tests", "benchmark", program), *flags],
+            self._open_log(name), stdout=subprocess.PIPE)
+        return process, process.stdout.readline().decode().strip()
+
+    def start_echo(self):
+        process, address = self._start_helper("echo", "echo_server")
         return self._add(Server("echo", process, address))
+
+    def start_http_service(self, coordinator):
+        """It serves when this returns: it listens before it says where."""
+        process, address = self._start_helper(
+            "http_service", "http_service",
+            "--coordinator=" + coordinator.address)
+        server = Server("http_service", process, None, http_address=address)
+        self._servers.append(server)
+        return server
+
+    def start_sidecar(self, coordinator, http_service, grpc_service, rules):
+        """`rules` are those of its file."""
+        path = os.path.join(self._build, "benchmark", "sidecar_rules.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(rules, file)
+        http_address = f"127.0.0.1:{processes.free_port()}"
+        address = f"127.0.0.1:{processes.free_port()}"
+        process = processes.start(
+            [self._binary("client", "idempotency-proxy"), "--config=" + path,
+             "--coordinator=" + coordinator.address,
+             "--listen=" + http_address,
+             "--upstream=" + http_service.http_address,
+             "--grpc_listen=" + address,
+             "--grpc_upstream=" + grpc_service.address],
+            self._open_log("sidecar"))
+        # It takes HTTP before it takes gRPC, which _add() waits for.
+        return self._add(Server("sidecar", process, address,
+                                database=coordinator.database,
+                                http_address=http_address))
 
     def start_coordinator(self, name, socket_folder=None):
         """A server with the database `name`, which is made when it is not

@@ -100,6 +100,7 @@ void SetClaim(Slot& slot, std::string_view key, std::string_view hash,
   slot.claim.Patch(kHashField, hash);
   slot.finalize.Patch(kKeyField, key);
   slot.finalize.Patch(kTokenField, token);
+  slot.key = key;
   slot.method = Method::kClaim;
   slot.path = kClaimPath;
   slot.request = slot.claim.frame();

@@ -54,6 +54,7 @@ struct Slot : Call {
   Method method = Method::kFinalize;  // of the latest call
   int64_t started_ns = 0;             // of the latest call
   int64_t arrived_ns = 0;             // in an open loop: of its work
+  std::string key;                    // of the latest call's record
   RequestTemplate claim;
   RequestTemplate finalize;
 };

@@ -164,7 +164,7 @@ std::string BytesAt(int port, const std::string& key) {
   return bytes;
 }
 
-TEST_F(GrpcWaysTest, WhatOneWayRecordsEachReplaysByteForByte) {
+TEST_F(GrpcWaysTest, WhatOneWayRecordsEachReplaysAsTheSameMessage) {
   const std::shared_ptr<RunOnce> once = RunOnce::Connect(replica().target());
   std::atomic<int> charges{0};
   std::vector<std::unique_ptr<Shop>> shops;

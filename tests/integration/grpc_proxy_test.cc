@@ -157,17 +157,32 @@ TEST_F(GrpcProxyTest, CancellationAndDeadlineReachTheService) {
   tests::ChargeReply reply;
   grpc::ClientContext cancelled;
   const auto stream = stub_->Watch(&cancelled, OrderOf("w"));
+  WaitUntil([&] { return shop_->watches_begun() == 1; });
   cancelled.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+  WaitUntil([&] { return shop_->watches_ended() == 1; });
 
   grpc::ClientContext limited;
   limited.set_deadline(std::chrono::system_clock::now() + milliseconds(300));
   const auto second = stub_->Watch(&limited, OrderOf("w"));
   EXPECT_FALSE(second->Read(&reply));
   EXPECT_EQ(second->Finish().error_code(), StatusCode::DEADLINE_EXCEEDED);
+  // It may never have got there.
+  WaitUntil([&] { return shop_->watches_begun() == shop_->watches_ended(); });
+}
 
-  // The first one may never have got there.
-  WaitUntil([&] { return shop_->watches_ended() >= 1; });
+TEST_F(GrpcProxyTest, AStreamThatBreaksOffDoesNotEndForTheService) {
+  for (int i = 1; i <= 100; ++i) {
+    grpc::ClientContext context;
+    const auto stream = stub_->Talk(&context);
+    tests::ChargeReply reply;
+    ASSERT_TRUE(stream->Write(OrderOf("a")));
+    ASSERT_TRUE(stream->Read(&reply));
+    context.TryCancel();
+    EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+    WaitUntil([&] { return shop_->talks_ended() == i; });
+  }
+  EXPECT_EQ(shop_->talks_ended_by_their_caller(), 0);
 }
 
 // 64 messages of 1 MiB: without flow control they would all be taken.
@@ -236,11 +251,26 @@ TEST_F(GrpcProxyTest, AServiceThatDiesUnderwayLeavesTheOutcomeUnknown) {
     if (attempts.size() == 1) gate_->CutAll();
     return Charged{};
   };
+  std::vector<absl::Status> noticed;
+  GrpcRoute route = ARoute();
+  route.rule.notice = [&](auto, const RunResult& result) {
+    if (result.outcome == RunOutcome::kUnknown) {
+      noticed.push_back(result.status);
+    }
+  };
+  SetRoute(route);
   const std::string key = NewKey();
 
   const ChargeAnswer first = Charge(key);
   EXPECT_EQ(first.status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_EQ(first.reason(), "OUTCOME_UNKNOWN");
+  // What gRPC says may name the service's address.
+  EXPECT_THAT(first.status.error_message(),
+              HasSubstr("lost sight of the call"));
+  ASSERT_EQ(noticed.size(), 1u);
+  EXPECT_EQ(noticed[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(noticed[0].message()),
+              Not(HasSubstr("lost sight of the call")));
 
   WaitUntil([&] { return Charge(key).status.ok(); });
   ASSERT_EQ(attempts.size(), 2u);
@@ -303,7 +333,8 @@ TEST_F(GrpcProxyTest, AReplyOverTheLimitIsNotTakenForARefusal) {
   const auto small = StartProxy(
       {.upstream = LoopbackAt(shop_->port()), .response_bytes_max = 1000});
   wallet_ = [&](const Attempt& attempt, auto&) {
-    return Charged{.receipt = std::string(attempt.number == 1 ? 2000 : 1, 'r')};
+    return Charged{.receipt = std::string(attempt.number == 1 ? 2000 : 1, 'r'),
+                   .trailers = {{"x-wallet", "w1"}}};
   };
   const std::string key = NewKey();
 

@@ -212,6 +212,7 @@ struct PlainShop::Impl final : tests::Payments::Service {
   grpc::Status Watch(grpc::ServerContext* context,
                      const tests::ChargeRequest* request,
                      grpc::ServerWriter<tests::ChargeReply>* writer) override {
+    ++begun;
     tests::ChargeReply reply;
     reply.set_receipt(std::string(std::size_t{1} << 20, 'r'));
     for (int i = 0; i < request->amount() && writer->Write(reply); ++i) {
@@ -238,19 +239,25 @@ struct PlainShop::Impl final : tests::Payments::Service {
     stream->SendInitialMetadata();
     tests::ChargeRequest request;
     tests::ChargeReply reply;
-    while (stream->Read(&request)) {
+    bool talking = false;
+    while ((talking = stream->Read(&request))) {
       // The end of its own accord.
       if (request.amount() < 0) break;
       reply.set_payment("charge for " + request.order());
       stream->Write(reply);
     }
+    if (!talking && !context->IsCancelled()) ++talks_ended_by_their_caller;
+    ++talks_ended;
     return grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "enough",
                         "its details");
   }
 
   Wallet wallet;
   std::atomic<int> messages{0};
+  std::atomic<int> begun{0};
   std::atomic<int> ended{0};
+  std::atomic<int> talks_ended{0};
+  std::atomic<int> talks_ended_by_their_caller{0};
   int port = 0;
   std::unique_ptr<grpc::Server> server;
 };
@@ -264,7 +271,12 @@ PlainShop::~PlainShop() { impl_->server->Shutdown(); }
 
 int PlainShop::port() const { return impl_->port; }
 int PlainShop::watch_messages() const { return impl_->messages; }
+int PlainShop::watches_begun() const { return impl_->begun; }
 int PlainShop::watches_ended() const { return impl_->ended; }
+int PlainShop::talks_ended() const { return impl_->talks_ended; }
+int PlainShop::talks_ended_by_their_caller() const {
+  return impl_->talks_ended_by_their_caller;
+}
 
 // ----------------------------------------------------------------- its callers
 

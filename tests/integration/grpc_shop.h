@@ -71,9 +71,15 @@ class PlainShop {
   ~PlainShop();
   int port() const;
 
-  // Of Watch: messages that gRPC has taken, and calls that have ended.
+  // Of Watch: messages that gRPC has taken, and calls that have begun and
+  // ended.
   int watch_messages() const;
+  int watches_begun() const;
   int watches_ended() const;
+  // Of Talk: calls that have ended, and those whose caller sent all it had, as
+  // far as the service can see.
+  int talks_ended() const;
+  int talks_ended_by_their_caller() const;
 
  private:
   struct Impl;

@@ -51,8 +51,16 @@ TEST(SweepOnlyTest, DeletesWhatServicesWroteThemselvesUntilSigterm) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << sweeping->Log();
     std::this_thread::sleep_for(milliseconds(10));
   }
-  const MetricsPage page = Require(MetricsPage::Get(AdminPortOf(*sweeping)));
-  EXPECT_EQ(page.Value("idempotency_reaper_rows_total{result=\"deleted\"}"), 1);
+  // Counted when the answer to the DELETE is there.
+  MetricsPage page = Require(MetricsPage::Get(AdminPortOf(*sweeping)));
+  constexpr char kDeleted[] =
+      "idempotency_reaper_rows_total{result=\"deleted\"}";
+  while (page.Value(kDeleted) == 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << sweeping->Log();
+    std::this_thread::sleep_for(milliseconds(10));
+    page = Require(MetricsPage::Get(AdminPortOf(*sweeping)));
+  }
+  EXPECT_EQ(page.Value(kDeleted), 1);
   EXPECT_EQ(page.Value("idempotency_serving"), 1);
   EXPECT_EQ(page.Value("idempotency_queue_calls"), 0);
 

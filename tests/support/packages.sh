@@ -28,9 +28,9 @@ IDEMPOTENCY_DEBIAN13_PACKAGES=(
   debootstrap debian-archive-keyring util-linux git
 )
 
-# What the benchmark needs besides, for a yardstick and for the plots. Not
+# What the benchmark needs besides: a yardstick, plots, load over HTTP. Not
 # redis-server, which runs a Redis on the machine; its program is in the tools.
-IDEMPOTENCY_BENCHMARK_PACKAGES=(redis-tools python3-matplotlib)
+IDEMPOTENCY_BENCHMARK_PACKAGES=(redis-tools python3-matplotlib wrk)
 
 # What tests/fuzz/run.sh needs besides: libFuzzer and the sanitizers are in
 # libclang-rt, and llvm's symbolizer names the lines in a report.

@@ -20,7 +20,12 @@ constexpr Statement kDescribeSession = {"describe_session", R"sql(
 SELECT
   current_setting('server_encoding') = 'UTF8'
     AND current_setting('bytea_output') = 'hex',
-  (extract(epoch FROM statement_timestamp() - now()) * 1000000)::bigint
+  CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN 0
+    ELSE (extract(epoch FROM statement_timestamp() - now()) * 1000000)::bigint
+  END,
+  concat_ws('.', current_database(),
+            (SELECT relnamespace::regnamespace FROM pg_class
+             WHERE oid = to_regclass('idempotency_records')))
 )sql",
                                         Effect::kRead, Plan::kFresh};
 
@@ -40,6 +45,9 @@ class TransactionRunner final : public StatementRunner {
       }
       return pqxx_compat::RunUnnamed(transaction_, std::string(statement.sql),
                                      parameters);
+    } catch (const pqxx::argument_error&) {
+      // libpqxx 6 itself keeps account of what is prepared.
+      return Note({.status = {}, .stale_statement = true});
     } catch (...) {
       // Nothing is committed here, so that a lost answer leaves nothing.
       return Note(FailureOfCurrentException(statement.name, Phase::kRead));
@@ -72,8 +80,12 @@ std::string EncodingOf(const pqxx::dbtransaction& transaction) {
 absl::StatusOr<std::unique_ptr<Store>> MakeTransactionStore(
     pqxx::dbtransaction& transaction, PreparedStatements* prepared,
     const Clock& clock, Metrics& metrics) {
+  const std::string encoding = EncodingOf(transaction);
+  if (encoding.empty()) {
+    return absl::UnavailableError("the connection was lost");
+  }
   // In another one, the bytes of a key would be stored as other ones.
-  if (EncodingOf(transaction) != "UTF8") {
+  if (encoding != "UTF8") {
     return absl::FailedPreconditionError("client_encoding must be UTF8");
   }
   return std::make_unique<OptimisticStore>(
@@ -89,6 +101,7 @@ absl::StatusOr<RulesWithin> ReadRulesWithin(pqxx::dbtransaction& transaction) {
   PgRow row((*session)[0]);
   const bool usable = row.Bool(0);
   const absl::Duration age = absl::Microseconds(row.Int8(1));
+  std::string schema(row.Text(2));
   if (!row.ok()) {
     return absl::InternalError("describe_session: an unexpected answer");
   }
@@ -100,7 +113,8 @@ absl::StatusOr<RulesWithin> ReadRulesWithin(pqxx::dbtransaction& transaction) {
   if (absl::Status status = CheckSchema(runner); !status.ok()) return status;
   absl::StatusOr<FleetRules> rules = ReadFleetRules(runner);
   if (!rules.ok()) return rules.status();
-  return RulesWithin{.rules = *std::move(rules), .age_max = age};
+  return RulesWithin{
+      .rules = *std::move(rules), .age_max = age, .schema = std::move(schema)};
 }
 
 void Abort(pqxx::dbtransaction& transaction) {

@@ -11,6 +11,7 @@
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_TRANSACTION_STORE_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,16 +29,18 @@ namespace idempotency {
 // that is neither an outcome nor an error of errors.h leaves the transaction of
 // no use: it is to be aborted, which undoes all of it, whatever the code says
 // about effects. FAILED_PRECONDITION where the session's encoding is none that
-// keys can be sent in.
+// keys can be sent in; UNAVAILABLE where the session is gone.
 absl::StatusOr<std::unique_ptr<Store>> MakeTransactionStore(
     pqxx::dbtransaction& transaction, PreparedStatements* prepared,
     const Clock& clock, Metrics& metrics);
 
 struct RulesWithin {
   FleetRules rules{};
-  // The transaction's age: with a snapshot for all of it, the rules may be as
-  // old.
+  // How old the rules may be: as old as the transaction, where that has one
+  // snapshot for all of it.
   absl::Duration age_max{};
+  // "database.schema" that they are of.
+  std::string schema;
 };
 
 // The rules as the transaction sees them, in six statements.
