@@ -139,7 +139,7 @@ fuzz() {
     -artifact_prefix="$build/findings/$target-" \
     "$build/corpus/$target" "$first" >"$log" 2>&1 &
   pid=$!
-  trap 'kill "$pid" 2>/dev/null || true' TERM
+  trap 'kill "$pid"; exit' TERM
   wait "$pid" || status=$?
   echo "$status" >"$build/logs/$target.status"
   if ((status == 0)); then
