@@ -4,10 +4,14 @@ import ctypes
 import os
 import pwd
 import signal
-import socket
 import subprocess
+import sys
 import threading
 import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
+                             "support"))
+from ports import free_port
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _LIBC = ctypes.CDLL(None)
@@ -71,12 +75,6 @@ def run(command, user=None, seconds=120):
         raise BenchmarkError(f"{os.path.basename(command[0])} failed with "
                              f"{done.returncode}: {done.stderr.strip()}")
     return done.stdout
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def _read_stat(pid):

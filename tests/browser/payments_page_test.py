@@ -16,7 +16,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,9 @@ import threading
 import time
 import unittest
 import urllib.request
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from ports import free_port
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -38,12 +40,6 @@ DESKTOP = (1280, 1000)
 PHONE = (390, 844)
 # Of a machine that reaches the world through a proxy, to this one.
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def read_bytes(path):

@@ -5,19 +5,18 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
+                             "support"))
+from ports import free_port
 
 _START_SECONDS = 60
 
 
 class InteropError(Exception):
     """The run itself cannot go on."""
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Process:
