@@ -27,9 +27,6 @@ constexpr milliseconds kTurnAway{300};
 // How often it is looked whether the database watch, a statement or a caller is
 // stuck.
 constexpr absl::Duration kStuckPoll = absl::Milliseconds(500);
-// About what an idle caller takes to ask again, over loopback or a fast
-// network.
-constexpr std::chrono::microseconds kLinger{100};
 // How often the certificate files are read.
 constexpr absl::Duration kCertificatePoll = absl::Seconds(1);
 
@@ -112,7 +109,6 @@ void App::MakeEngine() {
       LaneOptions{.queue_items_max = config_.queue_items_max,
                   .queue_wait_max = config_.queue_wait_max,
                   .store_patience = config_.store_patience,
-                  .linger = kLinger,
                   .answers = &answers_},
       clock_, rules_, metrics_, log_, std::move(stores),
       MakePostgresStore(connection_, clock_, metrics_),

@@ -42,7 +42,6 @@ void Lane::Submit(std::list<Call> call) {
     refusal = accepting_ ? Admit(call.front()) : Draining();
     if (refusal.ok()) {
       queue_.Add(std::move(call));
-      submitted_.fetch_add(1, std::memory_order_release);
       wake = std::exchange(sleeping_, false);
     }
   }

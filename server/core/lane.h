@@ -2,7 +2,6 @@
 #ifndef IDEMPOTENCY_SERVER_CORE_LANE_H_
 #define IDEMPOTENCY_SERVER_CORE_LANE_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <list>
@@ -47,10 +46,6 @@ struct LaneOptions {
   // the queue's bounds.
   std::size_t waiters_max = limits::kWaitersMax;
   std::size_t waiters_bytes_max = limits::kWaitersBytesMax;
-  // How long WaitForWork() looks for a next call, giving way to every other
-  // thread, before it lets the thread sleep: to be woken takes longer than most
-  // callers need to ask again. 0 with a clock that does not move by itself.
-  std::chrono::microseconds linger{0};
   // Where the answers of a large batch are given; it must outlive the lane.
   // Null: the lane gives them itself.
   AnswerQueue* answers = nullptr;
@@ -148,7 +143,6 @@ class Lane {
   std::vector<Watched> TendWaiters();
   void LookAt(const std::vector<Watched>& watched);
   SteadyTime NextWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Linger();
   void NoteWorkDone(bool telling);
   void PutBack(Led& led);
   void PutBackFollowers(Led& led);
@@ -182,10 +176,7 @@ class Lane {
   SteadyTime look_not_before_ ABSL_GUARDED_BY(mutex_);
   SteadyTime next_roll_call_ ABSL_GUARDED_BY(mutex_);
 
-  // Changes with each call that is taken in.
-  std::atomic<unsigned> submitted_ = 0;
-
-  // Only touched by the thread that drives the lane.
+  // Only touched by RunBatch().
   bool store_failed_ = false;  // when it was last asked
   std::chrono::milliseconds backoff_{0};
   std::optional<SteadyTime> rules_read_at_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "server/core/call_errors.h"
@@ -69,21 +68,7 @@ SteadyTime Lane::next_work() const {
   return NextWork();
 }
 
-void Lane::Linger() {
-  const unsigned before = submitted_.load(std::memory_order_acquire);
-  {
-    MutexLock lock(mutex_);
-    if (stopped_ || NextWork() <= clock_.Now()) return;
-  }
-  const SteadyTime end = clock_.Now() + options_.linger;
-  while (submitted_.load(std::memory_order_acquire) == before &&
-         clock_.Now() < end) {
-    std::this_thread::yield();
-  }
-}
-
 bool Lane::WaitForWork() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (options_.linger.count() > 0) Linger();
   std::unique_lock<Mutex> lock(mutex_);
   // While the store is left alone, calls come to their end all the same.
   SteadyTime sweep = SteadyTime::max();

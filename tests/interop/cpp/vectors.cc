@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "client/request_hash.h"
+#include "tests/support/vectors.h"
 
 namespace idempotency::interop {
 namespace {
@@ -22,7 +23,7 @@ std::string ParsePart(const std::string& written) {
       !absl::SimpleAtoi(written.substr(star + 1), &times)) {
     throw std::runtime_error("not a number in " + written);
   }
-  const std::string bytes = absl::HexStringToBytes(written.substr(0, star));
+  const std::string bytes = FromHex(written.substr(0, star));
   std::string part;
   for (; times > 0; --times) part += bytes;
   return part;
