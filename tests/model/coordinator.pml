@@ -16,9 +16,13 @@
  *   The reaper, and with FAILOVER a standby that takes over: it has every
  *   write that was acknowledged, and perhaps the one that was not yet.
  *
- * What is checked: the assertions, named by the numbers of the invariants
- *   (S1 to S19, L2), on what an onlooker remembers: the variables seen_*. No
- *   step of the protocol reads them.
+ * What is checked: the invariants S2 to S19, each a CHECK of what an onlooker
+ *   has seen (the variables seen_*, which no step of the protocol reads), and
+ *   L2, that keys get settled.
+ *
+ * What is not: more than one key, waiting, checkpoints, evidence, sizes, how
+ *   long leases and retentions are, the replay cache, PostgreSQL itself. The
+ *   tests of the program are for those.
  *
  * Bounds and options (-D)
  *   CALLERS, ATTEMPTS   how many callers, and how many attempts each makes
@@ -30,7 +34,8 @@
  *   SPLIT               deciding and writing are two steps, guarded by the
  *                       record's version: several replicas at a time
  *   FAILOVER            how often a standby takes over
- *   EXTRAS              callers also renew, and look up after a refusal
+ *   EXTRAS              callers also renew, look up after a refusal, and
+ *                       follow one settling call by another
  *   FAULTS              checks L2 instead: so many faults, and then none
  *   MUTANT_x            plants a bug; run.sh has the list
  */
@@ -59,8 +64,8 @@
 #define HOLDS_ERRORS 0
 #endif
 
-/* Claim tokens are 1 to TOKENS; 0 is none. The second half of a caller's
- * attempts follows the first of all callers. */
+/* Claim tokens are 1 to TOKENS; 0 is none. First come those of the first
+ * attempts, a token for each caller, then those of the second ones. */
 #define TOKENS (CALLERS * ATTEMPTS)
 #define CALLER(token) (((token) - 1) % CALLERS)
 
@@ -116,7 +121,7 @@ inline ClearRow() {
 #define NEVER_EXECUTED  128
 #define LOOKUP          256
 
-/* The first are writes, the others what is answered without one. */
+/* What is decided. The first are writes, the others answers without one. */
 mtype = { CREATE, RECLAIM, AGAIN, TAKE_OVER, RECORD, GIVE_UP_ERROR, FREE,
           GIVE_UP_UNKNOWN, GIVE_UP_NOTHING, CONFIRM,
           CLAIMED, REPLAY, IN_PROGRESS, IN_DOUBT, OTHER_REQUEST, REFUSED, NOT_FREED,
@@ -161,6 +166,16 @@ byte seen_life;         /* how many records have expired */
 byte seen_grant_life[TOKENS + 1];
 byte seen_effects[LIVES + 1];   /* downstream keys executed, by life */
 bool seen_settled;      /* the caller that keeps trying has its answer */
+
+/* The name of what is broken, for the message of the assertion. */
+#define CHECK(invariant, holds) assert((holds) || invariant)
+hidden byte S2_fencing_grows, S3_one_live_owner, S4_same_grant_again,
+    S5_no_waiting_for_oneself, S6_one_result, S7_only_the_latest_grant_finalizes,
+    S8_recorded_is_replayed, S9_exact_replay, S11_mismatch_is_inert,
+    S12_only_the_owner_releases, S12_what_ended_stays_ended, S12_final_is_final,
+    S14_one_charge, S14_freed_was_not_executed, S16_takeover_is_told,
+    S16_nobody_is_forgotten, S18_not_before_it_expires,
+    S19_acknowledged_is_kept, held_needs_resolve, renewal_never_acquires;
 
 #define BIT(n) (1 << (n))
 #define ONE_BIT_AT_MOST(set) (((set) & ((set) - 1)) == 0)
@@ -243,7 +258,7 @@ inline DecideUnfinished(token, call, act) {
   fi
 }
 
-/* An attempt has one response. A repeat of it is the same one. */
+/* An attempt has one response below 500, so a repeat of it is the same one. */
 inline DecideFinalize(token, call, act) {
   if
   :: ABSENT -> act = REFUSED
@@ -252,11 +267,13 @@ inline DecideFinalize(token, call, act) {
 #endif
   :: else ->
      if
-#ifndef MUTANT_FINALIZE_AFTER_RELEASE
      :: row.state == RELEASED -> act = REFUSED
-#endif
      :: row.state == FINAL ->
-        act = (row.response == token && call == FINALIZE -> CONFIRM : REFUSED)
+#ifdef MUTANT_FINAL_OVERWRITTEN
+        act = (call == FINALIZE -> CONFIRM : GIVE_UP_ERROR)
+#else
+        act = (call == FINALIZE -> CONFIRM : REFUSED)
+#endif
      :: else -> act = (call == FINALIZE -> RECORD : GIVE_UP_ERROR)
      fi
   fi
@@ -267,7 +284,9 @@ inline DecideRelease(token, call, act) {
   :: ABSENT -> act = NOT_FREED
   :: !ABSENT && row.state == RELEASED ->
      act = (row.token == token -> CONFIRM : NOT_FREED)
-#ifndef MUTANT_RELEASE_OF_FINAL
+#ifdef MUTANT_RELEASE_OF_FINAL
+  :: !ABSENT && row.state == FINAL && row.token != token -> act = REFUSED
+#else
   :: !ABSENT && row.state == FINAL -> act = REFUSED
 #endif
 #ifndef MUTANT_RELEASE_UNOWNED
@@ -299,7 +318,9 @@ inline Decide(token, call, act) {
      CheckClaimAnswer(token, call, act)
   :: call == FINALIZE || call == FINALIZE_ERROR -> DecideFinalize(token, call, act)
   :: IS_RELEASE(call) -> DecideRelease(token, call, act)
-  :: call == LOOKUP -> DecideLookup(act)
+  :: call == LOOKUP ->
+     DecideLookup(act);
+     CHECK(S8_recorded_is_replayed, seen_response == 0 || act == REPLAY)
   fi;
   if
   :: act == REPLAY -> CheckReplay()
@@ -335,7 +356,8 @@ inline NoteAbandoned() {
 #ifdef MUTANT_DID_NOTHING_FORGETS
   row.abandoned = (row.gave_up == DID_NOTHING -> 0 : row.fencing)
 #else
-  row.abandoned = (row.gave_up == DID_NOTHING && row.abandoned -> row.abandoned : row.fencing)
+  row.abandoned =
+      (row.gave_up == DID_NOTHING && row.abandoned -> row.abandoned : row.fencing)
 #endif
 #else
   skip
@@ -357,6 +379,10 @@ inline Write(token, call, act) {
   :: act == AGAIN ->
      row.running = true;
      row.past_expiry = false;
+#ifdef MUTANT_RETRY_FENCES_ANEW
+     clock++;
+     row.fencing = clock;
+#endif
 #ifdef MUTANT_RENEWAL_BY_OLD_OWNER
      row.token = token
 #endif
@@ -392,16 +418,6 @@ inline Write(token, call, act) {
 
 /* ------------------------------------------------------------ invariants */
 
-/* The name of what is broken, for the message of the assertion. */
-#define CHECK(invariant, holds) assert((holds) || invariant)
-hidden byte S2_fencing_grows, S3_one_live_owner, S4_same_grant_again,
-    S5_no_waiting_for_oneself, S6_one_result, S7_only_the_latest_grant_finalizes,
-    S8_recorded_is_replayed, S9_exact_replay, S11_mismatch_is_inert,
-    S12_only_the_owner_releases, S12_what_ended_stays_ended, S12_final_is_final,
-    S14_one_charge, S14_freed_was_not_executed, S16_takeover_is_told,
-    S16_nobody_is_forgotten, S17_no_way_back, S18_not_before_it_expires,
-    S19_acknowledged_is_kept, held_needs_resolve, renewal_never_acquires;
-
 inline CheckClaimAnswer(token, call, act) {
   /* Neither by its own token, nor because it drew another one before it was
    * answered. */
@@ -421,11 +437,11 @@ inline CheckWrite(token, call, act) {
   if
   :: GRANTS_KEY(act) ->
      CHECK(renewal_never_acquires, call != RENEW);
+     CHECK(S18_not_before_it_expires, act != CREATE || !seen_alive);
      CHECK(S3_one_live_owner, seen_owner == 0);
      CHECK(S12_what_ended_stays_ended, seen_ended != token);
      CHECK(S8_recorded_is_replayed, seen_response == 0);
      CHECK(held_needs_resolve, !seen_held || call == CLAIM_RESOLVE);
-     CHECK(S18_not_before_it_expires, act != CREATE || !seen_alive);
      CHECK(S11_mismatch_is_inert, act != TAKE_OVER || HASH(token) == seen_hash)
   :: act == AGAIN ->
      CHECK(S3_one_live_owner, seen_holder == token && seen_alive);
@@ -433,8 +449,7 @@ inline CheckWrite(token, call, act) {
      CHECK(S11_mismatch_is_inert, HASH(token) == seen_hash)
   :: act == RECORD || act == GIVE_UP_ERROR ->
      CHECK(S7_only_the_latest_grant_finalizes, seen_holder == token && seen_alive);
-     CHECK(S6_one_result, seen_response == 0);
-     CHECK(S17_no_way_back, row.state == UNFINISHED)
+     CHECK(S6_one_result, seen_response == 0)
   :: act == FREE || act == GIVE_UP_UNKNOWN || act == GIVE_UP_NOTHING ->
      CHECK(S12_only_the_owner_releases, seen_holder == token && seen_alive);
      CHECK(S12_final_is_final, seen_response == 0)
@@ -484,9 +499,9 @@ inline NoteWrite(token, call, act) {
      seen_owner = 0;
      seen_ended = token
   :: act == FREE ->
-     CHECK(S14_freed_was_not_executed, !(seen_effects[seen_life] & BIT(row.freed - 1)));
      seen_suspects = (call == NEVER_EXECUTED -> 0 : seen_suspects & ~BIT(row.fencing));
      CHECK(S16_nobody_is_forgotten, seen_suspects == 0);
+     CHECK(S14_freed_was_not_executed, !(seen_effects[seen_life] & BIT(row.freed - 1)));
      seen_owner = 0;
      seen_held = false;
      seen_ended = token
@@ -694,6 +709,10 @@ bool busy[TOKENS + 1];
 #define SetBusy(token, what) skip
 #endif
 
+#define HAS_ITS_ANSWER(token) \
+  (answer[token] == REPLAY || answer[token] == RECORD || \
+   (answer[token] == CONFIRM && waits_for[token] == FINALIZE))
+
 proctype Caller(byte me) {
   byte token = me + 1;
 
@@ -785,9 +804,21 @@ end_settling:
     :: answer[token] == REFUSED && waits_for[token] != LOOKUP ->
        Send(token, LOOKUP);
        goto end_settling
-    :: answer[token] != NOTHING && !(answer[token] == REFUSED && waits_for[token] != LOOKUP)
+    :: answer[token] != NOTHING &&
+       !(answer[token] == REFUSED && waits_for[token] != LOOKUP)
 #else
     :: answer[token] != NOTHING
+#endif
+#ifdef EXTRAS
+    /* The channel's answer arrived after all. */
+    :: answer[token] == NOTHING && waits_for[token] == FINALIZE_ERROR &&
+       (channel_executed & DOWNSTREAM_KEY(token)) ->
+       Send(token, FINALIZE);
+       goto end_settling
+    /* It gives up sending. */
+    :: answer[token] == NOTHING && waits_for[token] == FINALIZE ->
+       Send(token, UNSURE);
+       goto end_settling
 #endif
     OR_DIE
     fi
@@ -795,11 +826,8 @@ end_settling:
 ended:
   atomic {
     if
-    :: KEEPS_TRYING && (answer[token] == REPLAY || answer[token] == RECORD ||
-                        (answer[token] == CONFIRM && waits_for[token] == FINALIZE)) ->
-       seen_settled = true
-    :: KEEPS_TRYING && !(answer[token] == REPLAY || answer[token] == RECORD ||
-                        (answer[token] == CONFIRM && waits_for[token] == FINALIZE)) ->
+    :: KEEPS_TRYING && HAS_ITS_ANSWER(token) -> seen_settled = true
+    :: KEEPS_TRYING && !HAS_ITS_ANSWER(token) ->
        StopWaiting(token);
        SetBusy(token, false);
        token = (token > CALLERS -> token - CALLERS : token + CALLERS);
