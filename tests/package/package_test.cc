@@ -106,10 +106,12 @@ class PackageTest : public testing::Test {
   static fs::path Folder() { return folder_->path(); }
   static fs::path Prefix() { return Folder() / "prefix"; }
 
-  // An otherwise empty folder with the user's two files.
-  static fs::path UserFolder(const std::string& name) {
+  // An otherwise empty folder with the two files of that user.
+  static fs::path UserFolder(const std::string& name,
+                             const std::string& user = "user") {
     const fs::path folder = Folder() / name;
-    fs::copy(IDEMPOTENCY_USER_FOLDER, folder);
+    fs::copy(fs::path(IDEMPOTENCY_SOURCE_FOLDER) / "tests/package" / user,
+             folder);
     return folder;
   }
 
@@ -127,26 +129,43 @@ class PackageTest : public testing::Test {
          absl::StrCat("CCACHE_BASEDIR=", Folder().string())});
   }
 
-  // Runs the user's program against the installed server.
-  static void ExpectItCharges(const fs::path& shop) {
-    if (server_ == nullptr) StartServer();
-    const Ended ended =
-        RunToEnd({shop.string(), absl::StrCat("127.0.0.1:", port_),
-                  shop.parent_path().filename().string()},
-                 {});
-    EXPECT_EQ(ended.code, 0);
-    EXPECT_EQ(ended.output, "charged once\n");
+  static Ended Build(const fs::path& folder,
+                     const std::string& configuration = "") {
+    return Shell(absl::StrCat("cd ", folder.string(), " && ", configuration,
+                              " " CMAKE_PROGRAM " -S . -B build -G Ninja"
+                              " && " CMAKE_PROGRAM " --build build"));
+  }
+
+  // Run the users' programs against the installed server.
+  static void ExpectItCharges(const fs::path& shop, const std::string& key) {
+    ASSERT_NO_FATAL_FAILURE(StartServer());
+    ExpectItSays({shop.string(), Target(), key}, "charged once\n");
+  }
+  static void ExpectItOrders(const fs::path& orders, const std::string& key) {
+    ASSERT_NO_FATAL_FAILURE(StartServer());
+    ExpectItSays({orders.string(), database_, Target(), key}, "ordered once\n");
   }
 
  private:
+  static std::string Target() { return absl::StrCat("127.0.0.1:", port_); }
+
+  static void ExpectItSays(const std::vector<std::string>& command,
+                           const std::string& output) {
+    const Ended ended = RunToEnd(command, {});
+    EXPECT_EQ(ended.code, 0);
+    EXPECT_EQ(ended.output, output);
+  }
+
   static void StartServer() {
+    if (server_ != nullptr) return;
     const auto database = TempPostgres::SharedDatabase();
     ASSERT_TRUE(database.ok()) << database.status();
+    database_ = *database;
     port_ = FreePort();
     auto started = ServerProcess::Start(
         {.program = (Prefix() / "bin/idempotency-server").string(),
          .arguments = {absl::StrCat("--listen=127.0.0.1:", port_),
-                       absl::StrCat("--database=", *database), "--migrate"},
+                       absl::StrCat("--database=", database_), "--migrate"},
          .environment = {},
          .output_file = {}});
     ASSERT_TRUE(started.ok()) << started.status();
@@ -157,11 +176,13 @@ class PackageTest : public testing::Test {
 
   static std::unique_ptr<TempFolder> folder_;
   static std::unique_ptr<ServerProcess> server_;
+  static std::string database_;
   static int port_;
 };
 
 std::unique_ptr<TempFolder> PackageTest::folder_;
 std::unique_ptr<ServerProcess> PackageTest::server_;
+std::string PackageTest::database_;
 int PackageTest::port_ = 0;
 
 TEST_F(PackageTest, HoldsServerSchemaContractAndClient) {
@@ -180,6 +201,19 @@ TEST_F(PackageTest, TakesNoNameInTheIncludeFolderButItsOwn) {
               UnorderedElementsAre("idempotency"));
   EXPECT_THAT(NamesIn(Prefix() / "include/idempotency"),
               UnorderedElementsAre("client", "third_party", "v1"));
+}
+
+// What the server is made of is nobody's to include or to link by itself.
+TEST_F(PackageTest, TheServersHeadersAndLibrariesStayAtHome) {
+  EXPECT_THAT(NamesIn(Prefix() / "include/idempotency/client/transaction"),
+              UnorderedElementsAre("once_in_transaction.h"));
+  std::set<std::string> archives = NamesIn(Prefix() / INSTALL_LIBDIR);
+  archives.erase("cmake");
+  archives.erase("pkgconfig");
+  EXPECT_THAT(archives, UnorderedElementsAre(
+                            "libidempotency_client.a", "libidempotency_grpc.a",
+                            "libidempotency_http.a", "libidempotency_proto.a",
+                            "libidempotency_transaction.a"));
 }
 
 TEST_F(PackageTest, NamesNoFolderItWasBuiltFrom) {
@@ -219,7 +253,8 @@ TEST_F(PackageTest, EveryHeaderCompilesAloneAndBesideTheOthers) {
   std::ofstream all(sources / "all.cc");
   for (const std::string folder :
        {"idempotency/client", "idempotency/client/http",
-        "idempotency/client/grpc", "idempotency/v1"}) {
+        "idempotency/client/grpc", "idempotency/client/transaction",
+        "idempotency/v1"}) {
     for (const std::string& name : NamesIn(Prefix() / "include" / folder)) {
       if (!absl::EndsWith(name, ".h")) continue;
       const std::string line =
@@ -241,12 +276,9 @@ TEST_F(PackageTest, EveryHeaderCompilesAloneAndBesideTheOthers) {
 
 TEST_F(PackageTest, AProgramIsBuiltByFindPackage) {
   const fs::path folder = UserFolder("with_cmake");
-  const Ended built =
-      Shell(absl::StrCat("cd ", folder.string(), " && ",
-                         CMAKE_PROGRAM " -S . -B build -G Ninja"
-                                       " && " CMAKE_PROGRAM " --build build"));
+  const Ended built = Build(folder);
   ASSERT_EQ(built.code, 0) << built.output;
-  ExpectItCharges(folder / "build/shop");
+  ExpectItCharges(folder / "build/shop", "with_cmake");
 }
 
 TEST_F(PackageTest, AProgramIsBuiltByPkgConfig) {
@@ -258,7 +290,54 @@ TEST_F(PackageTest, AProgramIsBuiltByPkgConfig) {
                    " $(pkg-config --cflags idempotency)"
                    " && $CXX main.o -o shop $(pkg-config --libs idempotency)"));
   ASSERT_EQ(built.code, 0) << built.output;
-  ExpectItCharges(folder / "shop");
+  ExpectItCharges(folder / "shop", "with_pkg_config");
+}
+
+TEST_F(PackageTest, ATransactionsProgramIsBuiltByFindPackage) {
+  const fs::path folder = UserFolder("orders_with_cmake", "transaction_user");
+  const Ended built = Build(folder);
+  ASSERT_EQ(built.code, 0) << built.output;
+  ExpectItOrders(folder / "build/orders", "orders_with_cmake");
+}
+
+// And a shared library of the same, which needs code that may lie anywhere.
+TEST_F(PackageTest, ATransactionsProgramIsBuiltByPkgConfig) {
+  const fs::path folder =
+      UserFolder("orders_with_pkg_config", "transaction_user");
+  fs::remove(folder / "CMakeLists.txt");
+  const Ended built = Shell(
+      absl::StrCat("cd ", folder.string(),
+                   " && libs=$(pkg-config --libs idempotency-transaction)"
+                   " && $LAUNCHER $CXX -std=c++20 -fPIC -c main.cc"
+                   " $(pkg-config --cflags idempotency-transaction)"
+                   " && $CXX -shared -Wl,-z,defs main.o -o liborders.so $libs"
+                   " && $CXX main.o -o orders $libs"));
+  ASSERT_EQ(built.code, 0) << built.output;
+  ExpectItOrders(folder / "orders", "orders_with_pkg_config");
+}
+
+// With no .pc files but the package's own in sight.
+TEST_F(PackageTest, WithoutLibpqxxOnlyTheTransactionIsNotFound) {
+  const std::string without_libpqxx = "PKG_CONFIG_LIBDIR=/nonexistent";
+  const Ended refused =
+      Build(UserFolder("orders_without_libpqxx", "transaction_user"),
+            without_libpqxx);
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.output,
+              HasSubstr("transaction needs pkg-config, libpqxx"));
+
+  const fs::path folder = Folder() / "optional_transaction";
+  fs::create_directory(folder);
+  std::ofstream(folder / "CMakeLists.txt")
+      << "cmake_minimum_required(VERSION 3.22)\n"
+         "project(optional_transaction LANGUAGES CXX)\n"
+         "find_package(idempotency REQUIRED COMPONENTS http\n"
+         "             OPTIONAL_COMPONENTS transaction)\n"
+         "if(NOT TARGET idempotency::http OR idempotency_transaction_FOUND)\n"
+         "  message(FATAL_ERROR \"found otherwise\")\n"
+         "endif()\n";
+  const Ended configured = Build(folder, without_libpqxx);
+  EXPECT_EQ(configured.code, 0) << configured.output;
 }
 
 TEST_F(PackageTest, AVersionThatIsNotInstalledIsNotFound) {
