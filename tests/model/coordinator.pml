@@ -422,7 +422,8 @@ inline CheckClaimAnswer(token, call, act) {
   /* Neither by its own token, nor because it drew another one before it was
    * answered. */
   CHECK(S5_no_waiting_for_oneself, act != IN_PROGRESS || (seen_owner != token &&
-        !(IS_CLAIM(waits_for[seen_owner]) && CALLER(seen_owner) == CALLER(token))));
+        !(waits_for[token] == call && IS_CLAIM(waits_for[seen_owner]) &&
+          CALLER(seen_owner) == CALLER(token))));
   CHECK(S8_recorded_is_replayed,
         seen_response == 0 || HASH(token) != seen_hash || act == REPLAY);
   CHECK(S11_mismatch_is_inert, act != REPLAY || HASH(token) == seen_hash)

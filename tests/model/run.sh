@@ -68,7 +68,8 @@ full_configurations=(
   "expiry-hold | -DCALLERS=2 -DGRANTS=4 -DLIVES=1 -DHOLD -DEXTRAS | expiry beside held records"
   "lives | -DCALLERS=2 -DGRANTS=4 -DLIVES=2 | three lives of the record"
   "mismatch | -DCALLERS=3 -DGRANTS=3 -DLIVES=0 -DMISMATCH | another request"
-  "replicas | -DCALLERS=2 -DGRANTS=3 -DLIVES=1 -DSPLIT -DEXTRAS | read, then guarded write"
+  "replicas | -DCALLERS=2 -DGRANTS=3 -DLIVES=0 -DSPLIT | read, then guarded write"
+  "replicas-expiry | -DCALLERS=2 -DGRANTS=2 -DLIVES=1 -DSPLIT | the same beside the reaper"
   "failover-2 | -DCALLERS=2 -DGRANTS=4 -DLIVES=0 -DFAILOVER=2 -DHOLD | two failovers"
   "settles-take-over | -DCALLERS=2 -DATTEMPTS=2 -DGRANTS=9 -DLIVES=0 -DFAULTS=3 | L2"
   "settles-hold | -DCALLERS=2 -DATTEMPTS=2 -DGRANTS=9 -DLIVES=0 -DFAULTS=3 -DHOLD | L2"
@@ -76,7 +77,7 @@ full_configurations=(
 )
 
 two="-DCALLERS=2 -DGRANTS=4 -DLIVES=0"
-three="-DCALLERS=3 -DGRANTS=5 -DLIVES=0"
+three="-DCALLERS=3 -DGRANTS=4 -DLIVES=0"
 lives="-DCALLERS=2 -DGRANTS=4 -DLIVES=1"
 faults="-DCALLERS=2 -DATTEMPTS=2 -DGRANTS=9 -DLIVES=0 -DFAULTS=1"
 # name of the -DMUTANT_ | options | what catches it. The last two are no bugs of
