@@ -182,8 +182,9 @@ configure_tree() {
   find "$tree/tmp" -mindepth 1 -delete
 }
 
-# The files that git tracks or would track, with their times, so that only what
-# changed is built again. tests/tidy asks git in there too.
+# The files that git tracks or would track, as if written now: what was built of
+# an older copy must not look newer than its source. What has not changed is in
+# the compiler's cache. tests/tidy asks git in there too.
 copy_checkout() {
   local copy=$tree/idempotency
   mkdir -p "$copy"
@@ -194,7 +195,7 @@ copy_checkout() {
       [[ ! -e $root/$file ]] || printf '%s\0' "$file"
     done |
     tar -C "$root" --null --files-from=- --owner=0 --group=0 -cf - |
-    tar -C "$copy" -xf -
+    tar -C "$copy" -xmf -
   git init -q "$copy"
 }
 
