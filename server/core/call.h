@@ -79,6 +79,11 @@ struct Call {
         [](const auto& call) -> const RecordId& { return call.command.id; },
         request);
   }
+  // Is it a claim that extends its owner's lease?
+  bool renews() const {
+    const auto* claim = std::get_if<ClaimCall>(&request);
+    return claim != nullptr && claim->command.renew_fencing_token != 0;
+  }
 };
 
 }  // namespace idempotency

@@ -13,13 +13,8 @@ bool IsClaim(const Call& call) {
 }
 
 // The owner's renewal is nobody's rival: neither counted as one nor held up.
-bool IsRenewal(const Call& call) {
-  const auto* claim = std::get_if<ClaimCall>(&call.request);
-  return claim != nullptr && claim->command.renew_fencing_token != 0;
-}
-
 bool MayPause(const Call& call) {
-  return IsClaim(call) && !IsRenewal(call) && call.seen == nullptr;
+  return IsClaim(call) && !call.renews() && call.seen == nullptr;
 }
 
 // May the second call be answered from what the first one finds?
@@ -98,7 +93,7 @@ bool CallQueue::IsCrowd(const Led& led, SteadyTime now) {
   const std::size_t claims = led.followers.size() + 1;
   return claims > limits::kCrowd ||
          (led.after_crowd && claims >= limits::kCrowdRounds) ||
-         (!IsRenewal(leader) &&
+         (!leader.renews() &&
           recent_.Count(leader.id(), now) >= limits::kCrowdRounds);
 }
 

@@ -13,11 +13,10 @@ namespace {
 using std::chrono::milliseconds;
 
 Work WorkOf(const Call& call) {
-  if (const auto* const claim = std::get_if<ClaimCall>(&call.request)) {
-    return claim->command.renew_fencing_token != 0 ? Work::kBegun : Work::kNew;
-  }
-  return std::holds_alternative<LookupCall>(call.request) ? Work::kNew
-                                                          : Work::kBegun;
+  if (call.renews()) return Work::kBegun;
+  const bool is_new = std::holds_alternative<ClaimCall>(call.request) ||
+                      std::holds_alternative<LookupCall>(call.request);
+  return is_new ? Work::kNew : Work::kBegun;
 }
 
 // A round takes one call a key; the others ride along or wait for a later one.
