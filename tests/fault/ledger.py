@@ -2,11 +2,12 @@
 """Keeps ledger.tsv, a row for each run, and the README's table made from it.
 
 usage: ledger.py [--check | --write]
+       ledger.py append KIND [COLUMN=VALUE...]
 
 Prints the table. With --write it is put into README.md; with --check, the
 status is 1 unless it is there already.
 
-Every instrument of the proof appends rows, by append():
+Every instrument of the proof appends rows, by append() or that command:
   faults      tests/fault/run.sh: faults on real processes
   failover    tests/fault/run.sh, classes failover_*: among the faults as well
   simulation  tests/simulation: schedules
@@ -78,7 +79,8 @@ def commit():
 
 
 def append(kind, minutes, classes=(), seed="-", **counts):
-    """Adds the row of a run; counts that do not apply are left out."""
+    """Adds the row of a run. `classes` are names; counts that do not apply are
+    left out."""
     unknown = set(counts) - set(_COUNTS)
     if kind not in KINDS or unknown:
         raise ValueError(f"the ledger has no {kind} {sorted(unknown)}")
@@ -181,7 +183,16 @@ def _split_readme():
     return before + begin, old, end + after
 
 
+def _append_words(kind, *words):
+    values = dict(word.split("=", 1) for word in words)
+    append(kind, float(values.pop("minutes", 0)),
+           filter(None, values.pop("classes", "").split(",")), **values)
+
+
 def main():
+    if sys.argv[1:2] == ["append"]:
+        _append_words(*sys.argv[2:])
+        return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--check", action="store_true")

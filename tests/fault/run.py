@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+import failover
 import fault_callers  # fills the registry
 import fault_database
 import fault_network
@@ -116,15 +117,59 @@ def choose(deployment, names, say):
     return chosen
 
 
-def play_classes(runner, classes, minutes, seed, progress):
-    """All of them in random order, again and again while there is time."""
-    order = random.Random(seed)
+class Failovers:
+    """Rounds of failover.py, which have nodes and servers of their own."""
+
+    def __init__(self, arguments, folder, say):
+        self._arguments = arguments
+        self._folder = os.path.join(folder, "failover")
+        self._say = say
+        self.minutes = 0.0
+        self.rounds = []
+
+    def play(self):
+        """Each kind once."""
+        begun = time.monotonic()
+        self.rounds += failover.run(
+            self._arguments.build_dir, self._folder,
+            len(failover.KINDS), list(failover.KINDS),
+            self._arguments.seed + len(self.rounds), self._say)
+        self.minutes += (time.monotonic() - begun) / 60
+
+    def write_down(self):
+        """A row of the ledger of their own."""
+        if not self.rounds:
+            return
+        ledger.append(
+            "failover", self.minutes,
+            {"failover_" + done.kind for done in self.rounds},
+            self._arguments.seed, faults=len(self.rounds),
+            operations=sum(done.operations for done in self.rounds),
+            failovers=sum(done.kind not in failover.LOSING
+                          for done in self.rounds),
+            violations=sum(len(done.violations) for done in self.rounds))
+
+    def publish(self):
+        """Whether nothing was violated."""
+        for line in failover.summarize(self.rounds):
+            print(line)
+        return not any(done.violations for done in self.rounds)
+
+
+def play_classes(runner, classes, failovers, arguments, progress):
+    """All of them in random order, again and again while there is time, with
+    the failovers behind them each time."""
+    order = random.Random(arguments.seed)
     while True:
         for fault_class in order.sample(classes, len(classes)):
             runner.play(fault_class)
-            if minutes is not None and progress.minutes() >= minutes:
+            if (arguments.minutes is not None
+                    and progress.minutes() >= arguments.minutes):
                 return
-        if minutes is None:
+        if failovers is not None:
+            runner.finish()
+            failovers.play()
+        if arguments.minutes is None:
             return
 
 
@@ -148,7 +193,7 @@ def parse_arguments():
     return arguments
 
 
-def run_faults(arguments, folder, progress):
+def run_faults(arguments, failovers, folder, progress):
     names = list(filter(None, arguments.classes.split(","))) or list(
         _QUICK if arguments.quick else CLASSES)
     kept = os.path.join(folder, "violations")
@@ -161,12 +206,30 @@ def run_faults(arguments, folder, progress):
         progress(f"seed {arguments.seed}, {len(classes)} classes")
         runner = Runner(deployment, folder, arguments.seed, progress, kept)
         try:
-            play_classes(runner, classes, arguments.minutes, arguments.seed,
-                         progress)
+            play_classes(runner, classes, failovers, arguments, progress)
         except KeyboardInterrupt:
             progress("interrupted; the last round does not count")
         runner.finish()
     return runner.results
+
+
+def run(arguments, folder, progress):
+    failovers = None
+    if not arguments.quick and not arguments.classes:
+        failovers = Failovers(arguments, folder, progress)
+    results = run_faults(arguments, failovers, folder, progress)
+    minutes = progress.minutes()
+    ok = summary.publish(results, folder)
+    if arguments.quick:
+        ok &= mutants.run_one(arguments, folder, progress, _QUICK_MUTANT)
+        return 0 if ok else 1
+    if failovers is not None:
+        ok &= failovers.publish()
+        failovers.write_down()
+        minutes -= failovers.minutes
+    ledger.append("faults", minutes, seed=arguments.seed,
+                  **summary.ledger_counts(results))
+    return 0 if ok else 1
 
 
 def main():
@@ -182,14 +245,7 @@ def main():
     try:
         if arguments.mutants:
             return mutants.run(arguments, folder, progress)
-        results = run_faults(arguments, folder, progress)
-        ok = summary.publish(results, folder)
-        if arguments.quick:
-            ok &= mutants.run_one(arguments, folder, progress, _QUICK_MUTANT)
-        else:
-            ledger.append("faults", progress.minutes(), seed=arguments.seed,
-                          **summary.ledger_counts(results))
-        return 0 if ok else 1
+        return run(arguments, folder, progress)
     except ProgramError as error:
         print(f"fault: {error}", file=sys.stderr)
         return 1

@@ -38,7 +38,8 @@ TEXT
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build
 flags=()
-targets=(idempotency-server fault-caller fault-wallet fault-gate fault-checker)
+targets=(idempotency-server fault-caller fault-wallet fault-gate fault-checker
+  skewed_clock)
 planted=()
 previous=
 while (($#)); do
@@ -71,7 +72,7 @@ done
 # shellcheck source=tests/support/packages.sh
 source "$root/tests/support/packages.sh"
 install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
-  "${IDEMPOTENCY_TEST_PACKAGES[@]}" "${IDEMPOTENCY_FAULT_PACKAGES[@]}"
+  "${IDEMPOTENCY_TEST_PACKAGES[@]}"
 
 # configure SOURCE FOLDER FLAG...
 configure() {
