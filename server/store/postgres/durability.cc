@@ -33,7 +33,8 @@ absl::Status CheckCrash(const std::string& fsync, const std::string& commit) {
   return absl::OkStatus();
 }
 
-absl::Status CheckFailover(const std::string& commit, const std::string& standbys) {
+absl::Status CheckFailover(const std::string& commit,
+                           const std::string& standbys) {
   if (standbys.empty()) {
     return NotDurable("failover",
                       "name a standby in synchronous_standby_names");
