@@ -59,14 +59,14 @@ absl::Status HistoryWriter::Append(const Event& event) {
 }
 
 absl::Status ReadHistory(const std::string& path,
-                         absl::FunctionRef<absl::Status(Event)> use) {
+                         absl::FunctionRef<absl::Status(Event&&)> use) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return FileError("cannot open", path);
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
     if (file.eof()) return absl::OkStatus();  // torn
     absl::StatusOr<Event> event = ParseEvent(line);
-    absl::Status status = event.ok() ? use(*std::move(event)) : event.status();
+    absl::Status status = event.ok() ? use(std::move(*event)) : event.status();
     if (!status.ok()) {
       return absl::InvalidArgumentError(path + ":" + std::to_string(number) +
                                         ": " + std::string(status.message()));

@@ -226,6 +226,9 @@ using Event =
 // CLOCK_MONOTONIC in ns: the `t` of an event that happens now.
 std::int64_t MonotonicNow();
 
+// As in a history: in_progress.
+std::string_view OutcomeName(Outcome outcome);
+
 // The line of `event`, with its '\n'.
 std::string FormatEvent(const Event& event);
 
@@ -262,7 +265,7 @@ class HistoryWriter {
 // and line. A last line without '\n' was torn by a kill: it counts as never
 // written.
 absl::Status ReadHistory(const std::string& path,
-                         absl::FunctionRef<absl::Status(Event)> use);
+                         absl::FunctionRef<absl::Status(Event&&)> use);
 
 }  // namespace idempotency::fault
 

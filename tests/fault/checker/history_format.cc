@@ -414,6 +414,10 @@ absl::StatusOr<Event> ParseFields(std::string_view rest) {
 
 }  // namespace
 
+std::string_view OutcomeName(Outcome outcome) {
+  return Names<Outcome>::kAll[static_cast<std::size_t>(outcome)];
+}
+
 std::string FormatEvent(const Event& event) {
   std::string line(kWords[event.index()]);
   FieldWriter writer(line);
