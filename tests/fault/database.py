@@ -204,6 +204,16 @@ class Database:
             self.node.launch()
         self.node.wait_until_up()
         self.end_rivals()
+        self.node.set(default_transaction_read_only="off")
+
+    def undo(self):
+        """What a fault that broke off has left in the database."""
+        self.sql(f"""
+            ALTER ROLE {_ROLE} LOGIN;
+            ALTER TABLE idempotency_records DROP COLUMN IF EXISTS fault_extra;
+            ALTER TABLE fault_transitions DROP COLUMN IF EXISTS fault_extra;
+            DROP INDEX IF EXISTS fault_index;
+            DELETE FROM scope_policies WHERE scope LIKE 'fault/%'""")
 
     def dump(self, scope, folder):
         """Writes the changes, the records and the evidence of a scope, as they
