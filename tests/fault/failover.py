@@ -21,31 +21,34 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(_HERE, "..", "support"))
+import database
 import failover_check
-import failover_kinds
-from failover_kinds import KINDS, LOSING, Pair, now
-from histories import Notes, Traffic
-from postgres import PostgresNode, end_on_sigterm, wait_until
 import programs
+from deployment import Programs, Wallet
+from failover_kinds import KINDS, LOSING, Pair
+from histories import Notes, Traffic, now
 from ports import free_port
+from postgres import PostgresNode, end_on_sigterm, wait_until
 from programs import ProgramError
+from rounds import Caller, Check
 from servers import Gate
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_DATABASE = "fault"
-_ROLE = "coordinator"
 _SECOND = 1_000_000_000
 _CALLERS = 2
-_THREADS = 6
+_CALLER_FLAGS = ("--threads=8", "--threads_per_key=4", "--calls_per_key=120",
+                 "--rate=300")
 # A round counts only with that much traffic before its fault.
 _RATE_MIN = 100
 # Calls succeed again at half the rate of before within this, in seconds.
 _RECOVERY_MAX = 30
+# How long after their deadlines calls may end: fault runs look closer.
+_LATE = "2s"
 _BEFORE = 2
 _AFTER = 2
 
@@ -75,7 +78,7 @@ class Replica:
         self._process = programs.start(
             [program, "--listen=" + self.address,
              "--admin_listen=" + self._admin,
-             f"--database=postgresql://{_ROLE}@{hosts}/{_DATABASE}"
+             f"--database=postgresql://{database.ROLE}@{hosts}/{database.NAME}"
              "?sslmode=disable&connect_timeout=3", "--migrate",
              "--drain_delay=0s", "--reaper_pause=500ms", *flags], log)
 
@@ -103,10 +106,10 @@ class Bench:
     """Everything that a run keeps from one round to the next."""
 
     def __init__(self, build, out):
+        self.programs = Programs.of(build)
         self.out = out
-        self._build = build
         os.makedirs(out, exist_ok=True)
-        self._log = open(os.path.join(out, "programs.log"), "ab")
+        self.log = open(os.path.join(out, "programs.log"), "ab")
         self._nodes = [
             PostgresNode(name, os.path.join(out, name + ".log"),
                          max_wal_size="256MB", wal_keep_size="128MB")
@@ -114,34 +117,29 @@ class Bench:
         self.pair = Pair(self._nodes, self._gate_to)
         self._replicas = []
         self._number = 0
-        self.checker = self._program("checker", "fault-checker")
-
-    def _program(self, *path):
-        return os.path.join(self._build, "tests", "fault", *path)
 
     def _gate_to(self, port):
-        return Gate(self._program("gate", "fault-gate"), port, self._log)
+        return Gate(self.programs.gate, port, self.log)
 
     def start(self):
         self.pair.make()
         primary = self.pair.primary
-        primary.sql(f"CREATE ROLE {_ROLE} LOGIN")
-        primary.sql(f"CREATE DATABASE {_DATABASE} OWNER {_ROLE}")
+        primary.sql(f"CREATE ROLE {database.ROLE} LOGIN")
+        primary.sql(f"CREATE DATABASE {database.NAME} OWNER {database.ROLE}")
         ports = [node.port for node in self._nodes]
-        server = os.path.join(self._build, "server", "idempotency-server")
         for order, flags in ((ports, ()), (ports[::-1], ("--lanes=2",))):
-            self._replicas.append(Replica(server, order, self._log, *flags))
+            self._replicas.append(
+                Replica(self.programs.server, order, self.log, *flags))
             self._replicas[-1].wait_until_serving()
-        with open(os.path.join(_HERE, "transitions.sql"),
-                  encoding="utf-8") as file:
-            primary.sql(file.read(), _DATABASE)
+        for name in ("policies.sql", "transitions.sql"):
+            database.apply(primary, os.path.join(_HERE, name))
 
     def close(self):
         for replica in self._replicas:
             replica.close()
         for node in self._nodes:
             node.close()
-        self._log.close()
+        self.log.close()
 
     def play(self, kind, seed):
         self._number += 1
@@ -154,41 +152,29 @@ class Bench:
             shutil.rmtree(folder)
         return done
 
-    def start_caller(self, scope, folder, number, seed):
-        """The process, and the path of its history."""
-        history = os.path.join(folder, f"c{number}.history")
-        command = [
-            self._program("caller", "fault-caller"),
+    def start_wallet(self, folder):
+        return Wallet(self.programs.wallet,
+                      os.path.join(folder, "wallet.history"),
+                      os.path.join(self._nodes[0].folder, "wallet"), self.log)
+
+    def start_caller(self, scope, folder, number, wallet, seed):
+        name = f"c{number}"
+        history = os.path.join(folder, name + ".history")
+        return Caller(name, [
+            self.programs.caller,
             "--servers=" + ",".join(r.address for r in self._replicas),
             "--scope=" + scope, "--history=" + history,
-            "--wallet=" + os.path.join(folder, f"w{number}.history"),
-            f"--name=c{number}", f"--threads={_THREADS}", f"--seed={seed}"]
-        return programs.start(command, self._log), history
+            "--wallet=" + wallet.socket, "--name=" + name, *_CALLER_FLAGS,
+            f"--seed={seed}"], history, self.log)
 
     def check_alive(self):
         for replica in self._replicas:
             replica.check()
 
-    def dump(self, scope, folder):
-        """The paths of the scope's changes and records, as fault-checker
-        reads them."""
-        paths = []
-        for name, query in (
-                ("transitions", "SELECT * FROM fault_transitions ORDER BY seq"),
-                ("dump", "SELECT * FROM idempotency_records WHERE scope = "
-                 f"'{scope}' OR starts_with(scope, '{scope}/') "
-                 "ORDER BY scope, key")):
-            paths.append(os.path.join(folder, name + ".tsv"))
-            with open(paths[-1], "w", encoding="utf-8") as file:
-                text = self.pair.primary.sql(f"COPY ({query}) TO STDOUT",
-                                             _DATABASE)
-                file.write(text + "\n" if text else "")
-        return paths
-
     def empty(self):
         self.pair.primary.sql(
             "SET lock_timeout = '10s'; TRUNCATE idempotency_records, "
-            "idempotency_conflicts, fault_transitions", _DATABASE)
+            "idempotency_conflicts, fault_transitions", database.NAME)
 
 
 class Play:
@@ -198,36 +184,44 @@ class Play:
         self._bench = bench
         self._random = random.Random(seed)
         self._scope = scope
-        self._folder = folder
+        self.folder = folder
         self._done = Round(kind, seed)
         self._callers = []
+        self._wallet = None
         self._traffic = Traffic()
-        self._notes = Notes(os.path.join(folder, "notes.history"))
+        self._notes = Notes(os.path.join(folder, "harness.history"))
 
     def run(self):
         begun = time.monotonic()
-        histories = []
-        for number in range(1, _CALLERS + 1):
-            process, history = self._bench.start_caller(
-                self._scope, self._folder, number,
-                self._random.randrange(1 << 31))
-            self._callers.append(process)
-            self._traffic.add(history)
-            histories.append(history)
+        self._notes.clock()
         try:
+            self._wallet = self._bench.start_wallet(self.folder)
+            for number in range(1, _CALLERS + 1):
+                self._callers.append(self._bench.start_caller(
+                    self._scope, self.folder, number, self._wallet,
+                    self._random.randrange(1 << 31)))
+                self._traffic.add(self._callers[-1].history)
             self._fail_over()
         finally:
-            for process in self._callers:
-                process.terminate()
-            for process in self._callers:
-                if programs.stop(process) != 0:
-                    self._done.violations.append("a caller failed")
-            self._notes.close()
-            self._traffic.close()
-        self._check(histories)
+            self._stop_callers()
+        self._check()
         self._bench.empty()
         self._done.seconds = time.monotonic() - begun
         return self._done
+
+    def _stop_callers(self):
+        for caller in self._callers:
+            caller.ask_to_stop()
+        for caller in self._callers:
+            status = caller.wait()
+            if status != 0:
+                self._done.violations.append(
+                    f"caller {caller.name} ended with {status}")
+        if self._wallet is not None:
+            self._wallet.stop()
+        self._notes.clock()
+        self._notes.close()
+        self._traffic.close()
 
     def _fail_over(self):
         pair = self._bench.pair
@@ -244,7 +238,6 @@ class Play:
         pair.rebuild(self._random)
         self._bench.check_alive()
         time.sleep(max(0.0, end - time.monotonic()))
-        self._notes.clock()
 
     def _wait_for_traffic(self):
         """Returns the rate of answers of use in the second before."""
@@ -271,38 +264,36 @@ class Play:
                 f"calls succeeded {self._done.recovering:.1f} s after the "
                 "promotion")
 
-    def _check(self, paths):
+    def _check(self):
         done = self._done
         primary = self._bench.pair.primary
-        histories = failover_check.Histories(paths)
+        histories = failover_check.Histories(
+            [caller.history for caller in self._callers])
         done.operations = histories.operations
         done.acknowledged = {kind: histories.count(kind) for kind in
                              ("finalize", "claim", "release")}
-        lost = failover_check.find_lost(histories, *failover_check.read_records(
-            primary, _DATABASE, self._scope))
+        lost = failover_check.find_lost(histories, failover_check.Survivors(
+            primary, database.NAME, self._scope))
         done.lost = {kind: len(lines) for kind, lines in lost.items()}
         if done.kind in LOSING:
             return
         for lines in lost.values():
             done.violations += lines
-        dump = self._bench.dump(self._scope, self._folder)
-        done.violations += self._check_histories(paths, dump)
+        self._check_histories()
 
-    def _check_histories(self, paths, dump):
-        """What fault-checker finds."""
-        others = [os.path.join(self._folder, name)
-                  for name in sorted(os.listdir(self._folder))
-                  if name.endswith(".history")]
-        checked = subprocess.run(
-            [self._bench.checker, "--transitions=" + dump[0],
-             "--dump=" + dump[1], *others],
-            capture_output=True, text=True, timeout=300, check=False)
-        if checked.returncode == 0:
-            return []
-        return [line for line in checked.stdout.splitlines()
-                if not line.startswith("checked")] or [
-                    f"fault-checker ended with {checked.returncode}: "
-                    + checked.stderr.strip()]
+    def _check_histories(self):
+        """By fault-checker."""
+        paths = database.dump(self._bench.pair.primary, self._scope,
+                              self.folder)
+        _, violations, why = Check(self, [
+            self._bench.programs.checker, f"--late={_LATE}",
+            *(f"--{name}={path}" for name, path in paths.items()),
+            *(os.path.join(self.folder, name)
+              for name in sorted(os.listdir(self.folder))
+              if name.endswith(".history"))]).finish()
+        self._done.violations += violations
+        if why is not None:
+            self._done.violations.append(why)
 
 
 def _describe(number, count, done):

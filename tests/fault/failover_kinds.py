@@ -7,15 +7,11 @@ more, and pair.turn() has been called. Traffic goes on all the time.
 
 import time
 
+from histories import now
 from postgres import wait_until
 from programs import ProgramError
 
 STANDBY = "s1"
-
-
-def now():
-    """The clock of histories."""
-    return time.monotonic_ns()
 
 
 class Pair:
