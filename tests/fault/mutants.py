@@ -1,8 +1,8 @@
 """Servers with planted bugs, under faults until the checker shows each."""
 
 import contextlib
+import dataclasses
 import os
-import re
 import subprocess
 import sys
 import time
@@ -14,15 +14,14 @@ from deployment import Deployment, Programs
 from faults import CLASSES
 from planted import read_bugs
 from programs import ProgramError
-from rounds import Round
+from rounds import INVARIANT, Round
 
 # Of a bug that any traffic should show: what makes owners lapse, answers get
 # lost and replicas differ.
 _ALL = ("owner_stopped_long", "database_cut_after_commit", "server_stopped_long",
         "calls_replies_swallowed", "owner_killed", "backends_cancelled",
-        "rows_locked", "expired_by_thousands", "calls_hedged", "server_killed")
+        "rows_locked", "expired_by_thousands", "calls_race", "server_killed")
 _ROUNDS_MAX = 10
-_INVARIANT = re.compile(r"^[SL]\d+")
 
 
 class _Caught:
@@ -48,7 +47,8 @@ def _server(build, bug):
 
 def _classes(bug):
     names = bug.fault_classes()
-    return [CLASSES[name] for name in (_ALL if names == ["all"] else names)]
+    return [dataclasses.replace(CLASSES[name], injections=1)
+            for name in (_ALL if names == ["all"] else names)]
 
 
 class _Hunt:
@@ -74,7 +74,7 @@ class _Hunt:
             caught.seconds = time.monotonic() - begun
             if violations:
                 caught.by = " ".join(sorted({
-                    _INVARIANT.match(line).group() for line in violations}))
+                    INVARIANT.match(line).group() for line in violations}))
                 caught.fault_class = fault_class.name
                 break
             if problem:

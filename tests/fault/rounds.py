@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,10 @@ _CALLER_FLAGS = ("--threads=9", "--threads_per_key=3", "--calls_per_key=90",
                  "--rate=400")
 _BEFORE_SECONDS = 2
 _AFTER_SECONDS = 2
+# After the last fault of a round longer, since from the end of recovery on
+# nearly all calls have to be decided, and keys must not stay stuck.
+_LAST_AFTER_SECONDS = 4
+_SETTLE_SECONDS = 1
 _WARM_UP_SECONDS = 20
 _RECOVERY_SECONDS = 30
 _RATE_MIN = 100
@@ -28,7 +33,13 @@ _RATE_MIN = 100
 _RECOVERED_SHARE = 0.5
 # Calls under way at the end may last as long as their deadlines.
 _STOP_SECONDS = 60
-_CHECK_SECONDS = 120
+_CHECK_SECONDS = 90
+# Machines that run this are busy, and callers set some deadlines so short that
+# they must pass.
+_CHECKER_FLAGS = (f"--budget={_CHECK_SECONDS}s", "--late=2s",
+                  "--decided=0.95")
+# Of a line of the checker that says what was violated.
+INVARIANT = re.compile(r"([SL]\d+|ORDER)\b")
 
 
 @dataclasses.dataclass
@@ -188,8 +199,8 @@ class Round:
             for _ in range(_CALLERS):
                 self.add_caller()
             self._warm_up()
-            for _ in range(self.fault_class.injections):
-                self._inject()
+            for left in reversed(range(self.fault_class.injections)):
+                self._inject(_AFTER_SECONDS if left else _LAST_AFTER_SECONDS)
                 if self.injections[-1].recovered_ms is None:
                     break
         finally:
@@ -208,7 +219,7 @@ class Round:
             if self.traffic.good_per_second(now() - window, now()) > _RATE_MIN:
                 return
 
-    def _inject(self):
+    def _inject(self, seconds_after):
         begin = self._notes.note(fault=self.fault_class.name, phase="begin")
         self._notes.clock()
         injection = Injection(begin)
@@ -217,7 +228,7 @@ class Round:
         injection.end = self._notes.note(fault=self.fault_class.name,
                                          phase="end")
         self._wait_for_recovery(injection)
-        self.hold(_AFTER_SECONDS, _AFTER_SECONDS)
+        self.hold(seconds_after, seconds_after)
         injection.during = self.traffic.overlapping(begin, injection.end)
         injection.after = self.traffic.good_between(injection.end, now())
 
@@ -253,7 +264,11 @@ class Round:
         histories = [path for path in
                      [*self._histories, self.wallet.history, self._notes.path]
                      if os.path.exists(path)]
+        recovered_ms = max((injection.recovered_ms or 0
+                            for injection in self.injections), default=0)
+        settle = _SETTLE_SECONDS + recovered_ms / 1000
         return Check(self, [self.deployment.programs.checker,
+                            f"--settle={settle:.2f}s", *_CHECKER_FLAGS,
                             *(f"--{name}={path}" for name, path
                               in paths.items()), *histories])
 
@@ -271,14 +286,10 @@ class Check:
         with open(self._output, "w", encoding="utf-8") as log:
             self._process = programs.start(["nice", "-n", "5", *command], log)
 
-    def is_done(self):
-        return (self._process.poll() is not None
-                or time.monotonic() > self._begun + _CHECK_SECONDS)
-
     def finish(self):
         """Waits for it; returns (counts, lines that say violations, why it is
         no check)."""
-        left = self._begun + _CHECK_SECONDS - time.monotonic()
+        left = self._begun + 2 * _CHECK_SECONDS - time.monotonic()
         try:
             status = self._process.wait(max(left, 0.01))
         except subprocess.TimeoutExpired:
@@ -292,11 +303,9 @@ class Check:
                 counts = {name: int(value) for name, _, value in
                           (word.partition("=") for word in line.split()[1:])
                           if value.isdigit()}
-        violations = [line for line in lines if line[:1] in "SL"
-                      and line[1:2].isdigit()]
+        violations = [line for line in lines if INVARIANT.match(line)]
         if status is None:
-            return counts, violations, (f"the checker took more than "
-                                        f"{_CHECK_SECONDS} s")
+            return counts, violations, "the checker did not end"
         if status not in (0, 1) or not counts:
             return counts, violations, (f"the checker ended with {status}: "
                                         + " ".join(lines[-2:]))

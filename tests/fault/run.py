@@ -3,6 +3,7 @@ calls it."""
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import random
 import shutil
@@ -105,7 +106,7 @@ class Progress:
         print(f"[{minutes:2}:{seconds:02}] {text}", flush=True)
 
 
-def choose(deployment, names, say):
+def choose(deployment, names, quick, say):
     """The classes to play, without those that can't be done here."""
     chosen = []
     for fault_class in (CLASSES[name] for name in names):
@@ -113,7 +114,8 @@ def choose(deployment, names, say):
         if lacking:
             say(f"{fault_class.name} is left out: {lacking}")
         else:
-            chosen.append(fault_class)
+            chosen.append(dataclasses.replace(fault_class, injections=1)
+                          if quick else fault_class)
     return chosen
 
 
@@ -202,7 +204,7 @@ def run_faults(arguments, failovers, folder, progress):
         deployment = Deployment(
             Programs.of(arguments.build_dir, arguments.previous), folder)
         stack.callback(deployment.close)
-        classes = choose(deployment, names, progress)
+        classes = choose(deployment, names, arguments.quick, progress)
         progress(f"seed {arguments.seed}, {len(classes)} classes")
         runner = Runner(deployment, folder, arguments.seed, progress, kept)
         try:
