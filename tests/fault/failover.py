@@ -2,16 +2,17 @@
 """Failover under load: a primary and its synchronous standby, two servers and
 their callers, again and again.
 
-usage: failover.py --build=FOLDER [--rounds=N] [--kinds=NAME,...] [--seed=N]
-                   [--out=FOLDER]
+usage: failover.py --build_dir=FOLDER [--rounds=N] [--kinds=NAME,...]
+                   [--seed=N]
 
 Every round the primary goes in one of the ways of failover_kinds.py and the
 standby is promoted, under load; then the former primary becomes the standby.
 No acknowledged call may be lost, and calls must succeed again within 30
-seconds. Rounds with asynchronous replication measure what is lost.
+seconds. Rounds with asynchronous replication measure what is lost. Appends a
+row to ledger.tsv.
 
 Ends with status 0 if nothing was violated, 1 if something was (the round's
-files are kept), 2 if the run could not go on.
+files are kept in FOLDER/fault/failover), 2 if the run could not go on.
 """
 
 import argparse
@@ -29,6 +30,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(_HERE, "..", "support"))
 import database
 import failover_check
+import ledger
 import programs
 from deployment import Programs, Wallet
 from failover_kinds import KINDS, LOSING, Pair
@@ -41,7 +43,7 @@ from servers import Gate
 
 _SECOND = 1_000_000_000
 _CALLERS = 2
-_CALLER_FLAGS = ("--threads=8", "--threads_per_key=4", "--calls_per_key=120",
+_CALLER_FLAGS = ("--threads=12", "--threads_per_key=3", "--calls_per_key=90",
                  "--rate=300")
 # A round counts only with that much traffic before its fault.
 _RATE_MIN = 100
@@ -60,12 +62,19 @@ class Round:
     seed: int
     acknowledged: dict = dataclasses.field(default_factory=dict)
     lost: dict = dataclasses.field(default_factory=dict)
+    phantoms: int = 0  # changes that were shown and are gone
+    phantom_reads: int = 0  # answers that only they explain
     violations: list = dataclasses.field(default_factory=list)
     operations: int = 0
     promoting: float = 0  # seconds that the promotion took
     recovering: float = 0  # seconds from the promotion to success at half rate
     seconds: float = 0
+    lag: float | None = None  # of an asynchronous standby, in seconds
     details: str = ""
+
+    @property
+    def name(self):
+        return self.kind if self.lag is None else f"{self.kind} {self.lag} s"
 
 
 class Replica:
@@ -189,6 +198,8 @@ class Play:
         self._callers = []
         self._wallet = None
         self._traffic = Traffic()
+        self._shown = set()
+        self._recovered = None
         self._notes = Notes(os.path.join(folder, "harness.history"))
 
     def run(self):
@@ -228,9 +239,10 @@ class Play:
         rate = self._wait_for_traffic()
         self._notes.clock()
         self._notes.note(fault="failover_" + self._done.kind, phase="begin")
-        pair.details = ""
+        pair.details, pair.lag = "", None
+        pair.before_end = self._keep_what_is_shown
         KINDS[self._done.kind](pair, self._random)
-        self._done.details = pair.details
+        self._done.details, self._done.lag = pair.details, pair.lag
         self._done.promoting = (pair.promoted - pair.began) / _SECOND
         self._wait_for_recovery(pair.promoted, rate / 2)
         self._notes.note(fault="failover_" + self._done.kind, phase="end")
@@ -238,6 +250,10 @@ class Play:
         pair.rebuild(self._random)
         self._bench.check_alive()
         time.sleep(max(0.0, end - time.monotonic()))
+
+    def _keep_what_is_shown(self, primary):
+        self._shown = failover_check.read_changes(primary, database.NAME,
+                                                  self._scope)
 
     def _wait_for_traffic(self):
         """Returns the rate of answers of use in the second before."""
@@ -258,6 +274,7 @@ class Play:
         except ProgramError:
             self._done.violations.append("calls do not succeed again")
             return
+        self._recovered = at
         self._done.recovering = (at - since) / _SECOND
         if self._done.recovering > _RECOVERY_MAX:
             self._done.violations.append(
@@ -269,7 +286,7 @@ class Play:
         primary = self._bench.pair.primary
         histories = failover_check.Histories(
             [caller.history for caller in self._callers])
-        done.operations = histories.operations
+        done.operations = len(histories.calls)
         done.acknowledged = {kind: histories.count(kind) for kind in
                              ("finalize", "claim", "release")}
         lost = failover_check.find_lost(histories, failover_check.Survivors(
@@ -279,10 +296,19 @@ class Play:
             return
         for lines in lost.values():
             done.violations += lines
-        self._check_histories()
+        phantoms = failover_check.Phantoms(
+            self._shown, failover_check.read_changes(
+                primary, database.NAME, self._scope),
+            self._recovered or now())
+        done.phantoms = phantoms.count
+        for line in self._check_histories():
+            if phantoms.explain(line, histories):
+                done.phantom_reads += 1
+            else:
+                done.violations.append(line)
 
     def _check_histories(self):
-        """By fault-checker."""
+        """What fault-checker finds."""
         paths = database.dump(self._bench.pair.primary, self._scope,
                               self.folder)
         _, violations, why = Check(self, [
@@ -291,18 +317,19 @@ class Play:
             *(os.path.join(self.folder, name)
               for name in sorted(os.listdir(self.folder))
               if name.endswith(".history"))]).finish()
-        self._done.violations += violations
-        if why is not None:
-            self._done.violations.append(why)
+        return violations + [why] * (why is not None)
 
 
 def _describe(number, count, done):
-    text = (f"failover {number} of {count}: {done.kind}, {done.seconds:.0f} s, "
+    text = (f"failover {number} of {count}: {done.name}, {done.seconds:.0f} s, "
             f"promoted in {done.promoting:.2f} s, recovered after "
             f"{done.recovering:.1f} s; acknowledged "
             + ", ".join(f"{n} {kind}s" for kind, n in done.acknowledged.items())
             + "; lost " + (", ".join(f"{n} {kind}s" for kind, n in
                                      done.lost.items()) or "none"))
+    if done.phantoms:
+        text += (f"; {done.phantoms} changes shown that are gone, "
+                 f"{done.phantom_reads} answers from them")
     if done.details:
         text += f" ({done.details})"
     return text + "".join("\n  " + line for line in done.violations[:20])
@@ -310,47 +337,64 @@ def _describe(number, count, done):
 
 def summarize(rounds):
     """Lines for people: rounds, losses and times by kind."""
-    by_kind = collections.defaultdict(list)
+    by_name = collections.defaultdict(list)
     for done in rounds:
-        by_kind[done.kind].append(done)
-    lines = []
-    for kind, some in by_kind.items():
-        recovered = sorted(done.recovering for done in some)
-        lost = sum(sum(done.lost.values()) for done in some)
-        lines.append(
-            f"{kind}: {len(some)} rounds, "
-            f"{sum(sum(done.acknowledged.values()) for done in some)} "
-            f"acknowledged, {lost} lost, recovered after "
-            f"{recovered[len(recovered) // 2]:.1f} s (median), "
-            f"{recovered[-1]:.1f} s (longest), "
-            f"{sum(len(done.violations) for done in some)} violations")
-    return lines
+        by_name[done.name].append(done)
+    return [f"failover {name}: " + _sums(some)
+            for name, some in sorted(by_name.items())]
+
+
+def _sums(some):
+    recovering = sorted(done.recovering for done in some)
+    parts = [f"{len(some)} rounds"]
+    for kind in ("finalize", "claim", "release"):
+        lost = [done.lost.get(kind, 0) for done in some]
+        parts.append(
+            f"{sum(done.acknowledged[kind] for done in some)} {kind}s "
+            f"acknowledged, {sum(lost)} lost"
+            + (f" ({max(lost)} at most in a round)" if any(lost) else ""))
+    parts.append(f"recovered after {recovering[len(recovering) // 2]:.1f} s "
+                 f"(median), {recovering[-1]:.1f} s (longest)")
+    if shown := sum(done.phantoms for done in some):
+        parts.append(f"{shown} changes shown that are gone, "
+                     f"{sum(done.phantom_reads for done in some)} answers "
+                     "from them")
+    parts.append(f"{sum(len(done.violations) for done in some)} violations")
+    return "; ".join(parts)
+
+
+def write_down(rounds, minutes, seed):
+    """The row of the ledger."""
+    ledger.append(
+        "failover", minutes, {"failover_" + done.kind for done in rounds},
+        seed, faults=len(rounds),
+        operations=sum(done.operations for done in rounds),
+        failovers=sum(done.kind not in LOSING for done in rounds),
+        violations=sum(len(done.violations) for done in rounds))
 
 
 def run(build, out, count, kinds, seed, say=print):
-    """Plays `count` rounds, kind after kind; returns them."""
+    """Plays `count` rounds, kind after kind; yields each as it ends."""
     bench = Bench(build, out)
-    rounds = []
     try:
         bench.start()
         for number in range(1, count + 1):
             kind = kinds[(number - 1) % len(kinds)]
-            rounds.append(bench.play(kind, seed + number))
-            say(_describe(number, count, rounds[-1]))
+            done = bench.play(kind, seed + number)
+            say(_describe(number, count, done))
+            yield done
     finally:
         bench.close()
-    return rounds
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--build", required=True)
+    parser.add_argument("--build_dir", required=True)
     parser.add_argument("--rounds", type=int, default=len(KINDS))
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--seed", type=int,
                         default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--out")
     flags = parser.parse_args()
     kinds = flags.kinds.split(",")
     for kind in kinds:
@@ -359,15 +403,21 @@ def main():
                          + ", ".join(KINDS))
     end_on_sigterm()
     print(f"seed {flags.seed}", flush=True)
+    begun, rounds, status = time.monotonic(), [], 0
     try:
-        rounds = run(flags.build, flags.out or os.path.join(
-            flags.build, "fault", "failover"), flags.rounds, kinds, flags.seed,
-            lambda text: print(text, flush=True))
+        for done in run(
+                flags.build_dir,
+                os.path.join(flags.build_dir, "fault", "failover"),
+                flags.rounds, kinds, flags.seed,
+                lambda text: print(text, flush=True)):
+            rounds.append(done)
     except ProgramError as error:
         print(f"the run ended early: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(summarize(rounds)))
-    return 1 if any(done.violations for done in rounds) else 0
+        status = 2
+    if rounds:
+        print("\n".join(summarize(rounds)))
+        write_down(rounds, (time.monotonic() - begun) / 60, flags.seed)
+    return 1 if any(done.violations for done in rounds) else status
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ may have fallen behind an acknowledged fencing token.
 
 import collections
 import dataclasses
+import re
 import urllib.parse
 
 _RECORDED = ("recorded", "recorded_without_body")
@@ -33,7 +34,7 @@ class Histories:
 
     def __init__(self, paths):
         self.acknowledged = []
-        self.operations = 0
+        self.calls = {}  # op: ((scope, key), when it was called)
         for path in paths:
             self._read(path)
 
@@ -47,8 +48,9 @@ class Histories:
                 fields = {name: urllib.parse.unquote(value) for name, value in
                           (field.split("=", 1) for field in fields)}
                 if word == "call":
-                    self.operations += 1
                     calls[fields["op"]] = fields
+                    self.calls[fields["op"]] = (
+                        (fields["scope"], fields["key"]), int(fields["t"]))
                 elif word == "answer" and fields["op"] in calls:
                     self._take(calls.pop(fields["op"]), fields)
 
@@ -68,6 +70,17 @@ class Histories:
         return sum(one.kind == kind for one in self.acknowledged)
 
 
+def _of(scope):
+    return f"(scope = '{scope}' OR starts_with(scope, '{scope}/'))"
+
+
+def read_changes(node, database, scope):
+    """The changes that a node shows, as (scope, key, version, when)."""
+    return {tuple(row) for row in node.rows(
+        "SELECT scope, key, version, at FROM fault_transitions WHERE "
+        + _of(scope), database)}
+
+
 class Survivors:
     """What a primary holds of a scope, and how it came to it."""
 
@@ -76,11 +89,10 @@ class Survivors:
         self._grants = set()  # (scope, key, token, fencing token)
         self._ended = set()  # (scope, key, token)
         self._fencing = {}  # (scope, key): fencing token of the record
-        mine = f"scope = '{scope}' OR starts_with(scope, '{scope}/')"
         for row in node.rows(
                 "SELECT scope, key, claim_token, fencing_token, "
                 "coalesce(encode(response_digest, 'hex'), ''), in_flight, "
-                f"gave_up FROM fault_transitions WHERE {mine}", database):
+                f"gave_up FROM fault_transitions WHERE {_of(scope)}", database):
             *attempt, fencing, digest, in_flight, gave_up = row
             self._grants.add((*attempt, int(fencing)))
             if digest:
@@ -88,7 +100,7 @@ class Survivors:
             elif in_flight == "f" or gave_up != "0":
                 self._ended.add(tuple(attempt))
         for row in node.rows("SELECT scope, key, fencing_token FROM "
-                             f"idempotency_records WHERE {mine}", database):
+                             f"idempotency_records WHERE {_of(scope)}", database):
             self._fencing[row[0], row[1]] = int(row[2])
 
     def lost(self, one):
@@ -117,3 +129,30 @@ def find_lost(histories, survivors):
                 f"{one.scope} {one.key}: {one.kind} {one.op} was acknowledged, "
                 f"but here {what}")
     return lost
+
+
+class Phantoms:
+    """Changes that a primary showed and its successor never had: the wait for
+    the standby was cut short, or the primary was restarted meanwhile. That it
+    can happen, and that reads may be answered from it, is a limit that README
+    states; what counts is that nothing was acknowledged by it."""
+
+    def __init__(self, shown, survived, until):
+        """Reads that are called after `until`, by the clock of histories, have
+        no such excuse."""
+        self.count = len(shown - survived)
+        self._keys = {change[:2] for change in shown - survived}
+        self._until = until
+
+    def explain(self, violation, histories):
+        """Whether fault-checker's line is about an answer that was read from
+        such a change, and changed nothing."""
+        acknowledged = {one.op for one in histories.acknowledged}
+        return any(self._may_be_of(op, histories) and op not in acknowledged
+                   for op in re.findall(r"\bc\d+-\d+\b", violation))
+
+    def _may_be_of(self, op, histories):
+        if op not in histories.calls:
+            return False
+        key, called = histories.calls[op]
+        return key in self._keys and called < self._until

@@ -25,6 +25,10 @@ class Pair:
         # Of the last failover: when it was asked for, and when it was done.
         self.began = self.promoted = None
         self.details = ""
+        self.lag = None
+        # Called with a primary that may show what its standby never had, just
+        # before it is ended.
+        self.before_end = None
 
     def make(self):
         self.primary.make()
@@ -167,7 +171,7 @@ def without_standby(pair, random):
     pair.primary.require_standby(None)
     time.sleep(1)
     lag = random.choice([0, 0.1, 0.5, 2])
-    pair.details = f"lag {lag} s"
+    pair.lag = lag
     if lag == 0:
         pair.primary.kill()
         pair.turn()
@@ -178,6 +182,7 @@ def without_standby(pair, random):
 
 
 def _promote_what_was_down(pair):
+    pair.before_end(pair.primary)
     pair.primary.kill()
     pair.standby.start()
     pair.turn()
