@@ -49,10 +49,10 @@ _CALLER_FLAGS = ("--threads=12", "--threads_per_key=3", "--calls_per_key=90",
 _RATE_MIN = 100
 # Calls succeed again at half the rate of before within this, in seconds.
 _RECOVERY_MAX = 30
-# How long after their deadlines calls may end: fault runs look closer.
-_LATE = "2s"
+# Fault runs look closer at how late calls end, and how many are decided.
+_CHECK_FLAGS = ("--late=2s", "--settle=1s", "--decided=0.9")
 _BEFORE = 2
-_AFTER = 2
+_AFTER = 3
 
 
 @dataclasses.dataclass
@@ -245,11 +245,10 @@ class Play:
         self._done.details, self._done.lag = pair.details, pair.lag
         self._done.promoting = (pair.promoted - pair.began) / _SECOND
         self._wait_for_recovery(pair.promoted, rate / 2)
-        self._notes.note(fault="failover_" + self._done.kind, phase="end")
-        end = time.monotonic() + _AFTER
         pair.rebuild(self._random)
+        self._notes.note(fault="failover_" + self._done.kind, phase="end")
         self._bench.check_alive()
-        time.sleep(max(0.0, end - time.monotonic()))
+        time.sleep(_AFTER)
 
     def _keep_what_is_shown(self, primary):
         self._shown = failover_check.read_changes(primary, database.NAME,
@@ -312,7 +311,7 @@ class Play:
         paths = database.dump(self._bench.pair.primary, self._scope,
                               self.folder)
         _, violations, why = Check(self, [
-            self._bench.programs.checker, f"--late={_LATE}",
+            self._bench.programs.checker, *_CHECK_FLAGS,
             *(f"--{name}={path}" for name, path in paths.items()),
             *(os.path.join(self.folder, name)
               for name in sorted(os.listdir(self.folder))
@@ -414,6 +413,8 @@ def main():
     except ProgramError as error:
         print(f"the run ended early: {error}", file=sys.stderr)
         status = 2
+    except (KeyboardInterrupt, SystemExit):
+        print("interrupted; the last round does not count")
     if rounds:
         print("\n".join(summarize(rounds)))
         write_down(rounds, (time.monotonic() - begun) / 60, flags.seed)
