@@ -210,7 +210,7 @@ void CheckProgress(const RecordId& id, const KeyHistory& key,
     ++in_vain;
     if (operation.call.kind != Kind::kClaim) continue;
     const Record* const state =
-        states.state(states.FirstStateAt(operation.call.t));
+        states.state(states.LastStateAt(operation.call.t));
     const bool takeable = state != nullptr && IsUnfinished(*state) &&
                           states.WasOver(*state, operation.call.t) &&
                           (!state->held || operation.call.resolve);
