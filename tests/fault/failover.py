@@ -66,6 +66,7 @@ class Round:
     phantom_reads: int = 0  # answers that only they explain
     violations: list = dataclasses.field(default_factory=list)
     operations: int = 0
+    counts: dict = dataclasses.field(default_factory=dict)  # fault-checker's
     promoting: float = 0  # seconds that the promotion took
     recovering: float = 0  # seconds from the promotion to success at half rate
     seconds: float = 0
@@ -310,7 +311,7 @@ class Play:
         """What fault-checker finds."""
         paths = database.dump(self._bench.pair.primary, self._scope,
                               self.folder)
-        _, violations, why = Check(self, [
+        self._done.counts, violations, why = Check(self, [
             self._bench.programs.checker, *_CHECK_FLAGS,
             *(f"--{name}={path}" for name, path in paths.items()),
             *(os.path.join(self.folder, name)
@@ -368,6 +369,8 @@ def write_down(rounds, minutes, seed):
         "failover", minutes, {"failover_" + done.kind for done in rounds},
         seed, faults=len(rounds),
         operations=sum(done.operations for done in rounds),
+        **{name: sum(done.counts.get(name, 0) for done in rounds)
+           for name in ("keys", "effects", "unknown")},
         failovers=sum(done.kind not in LOSING for done in rounds),
         violations=sum(len(done.violations) for done in rounds))
 
