@@ -34,6 +34,13 @@ bool IsInVain(const Operation& operation) {
          reason != "POLICY_NOT_ALLOWED";
 }
 
+// Its deadline was too short to say anything about the service.
+bool IsHasty(const Operation& operation) {
+  constexpr std::int64_t kHastyUs = 250'000;
+  return operation.call.deadline_us != 0 &&
+         operation.call.deadline_us < kHastyUs;
+}
+
 std::string Name(const RecordId& id) { return id.scope + " " + id.key; }
 
 // The record as the log leaves it; nullptr: none.
@@ -201,7 +208,7 @@ void CheckProgress(const RecordId& id, const KeyHistory& key,
   int dead_owner = 0;
   bool decided = false;
   for (const Operation& operation : key.operations) {
-    if (operation.call.t < settled) continue;
+    if (operation.call.t < settled || IsHasty(operation)) continue;
     if (!IsInVain(operation)) {
       decided = true;
       dead_owner = 0;
@@ -234,7 +241,7 @@ void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
   std::int64_t in_vain = 0;
   for (const auto& [id, key] : run.keys) {
     for (const Operation& operation : key.operations) {
-      if (operation.call.t < settled) continue;
+      if (operation.call.t < settled || IsHasty(operation)) continue;
       ++calls;
       if (IsInVain(operation)) ++in_vain;
     }
