@@ -57,7 +57,7 @@ def dump(node, scope, folder):
 def _psql(node, role="postgres"):
     return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
             "-v", "ON_ERROR_STOP=1", "-h", node.folder, "-p", str(node.port),
-            "-U", role, "-d", NAME]
+            "-d", f"dbname={NAME} user={role} application_name={_RIVAL}"]
 
 
 class Database:
@@ -166,15 +166,6 @@ class Database:
 
     # Rivals: sessions that do something beside the servers.
 
-<<<<<<< HEAD
-    def _psql(self, role="postgres"):
-        return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
-                "-v", "ON_ERROR_STOP=1", "-h", self.node.folder, "-p",
-                str(self.node.port), "-d",
-                f"dbname={NAME} user={role} application_name={_RIVAL}"]
-
-=======
->>>>>>> wfail
     def rival(self, script, role="postgres"):
         """A session that runs these statements, one after the other, and ends;
         for wait_for()."""
@@ -235,7 +226,7 @@ class Database:
     def undo(self):
         """What a fault that broke off has left in the database."""
         self.sql(f"""
-            ALTER ROLE {_ROLE} LOGIN;
+            ALTER ROLE {ROLE} LOGIN;
             ALTER TABLE idempotency_records DROP COLUMN IF EXISTS fault_extra;
             ALTER TABLE fault_transitions DROP COLUMN IF EXISTS fault_extra;
             DROP INDEX IF EXISTS fault_index;
