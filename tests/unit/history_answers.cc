@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "server/core/errors.h"
+#include "tests/support/record_rules.h"
 #include "tests/unit/history_checker.h"
-#include "tests/unit/history_rules.h"
 
 namespace idempotency {
 namespace {

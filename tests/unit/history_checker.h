@@ -1,6 +1,6 @@
 // Compares what callers were told with what the table of records went through,
-// and both with what the coordinator promises. It shares no decision with the
-// server: it has its own idea of when a record counts as none.
+// and both with what the coordinator promises: of the table's changes that is
+// in record_rules.h. It shares no decision with the server.
 //
 // The names of the promises (S1 and so on): S1 a fencing token has one owner;
 // S2 fencing tokens grow; S3 one live owner; S5 nobody waits for himself;
@@ -116,9 +116,6 @@ class HistoryChecker {
 
   void CheckChange(const RecordId& id, const Record* before,
                    const Record* after);
-  void CheckSameGrant(const Record& before, const Record& after);
-  void CheckNewGrant(Key& key, const Record& before, const Record& after);
-  void CheckTold(const Record& before, const Record& after);
   void NoteOwner(Key& key, const Record& after);
 
   void CheckClaimed(const Sent& sent, const ClaimCommand& claim,
