@@ -72,8 +72,9 @@ void Attempt::Run() {
   if (repeats_late) self_.Remember(claim_);
   if (!answer.ok() || self_.stopped()) return;
   if (answer->has_claimed()) return Own(answer->claimed());
-  if (Chance(25)) return MeddleAsAnother();
-  if (Chance(20)) LookUp();
+  if (answer->has_replay()) self_.SawFinal(key_.name);
+  if (Chance(answer->has_replay() ? 6 : 20)) return MeddleAsAnother();
+  if (Chance(15)) LookUp();
 }
 
 void Attempt::AskAboutNothing() {
@@ -95,11 +96,11 @@ void Attempt::Own(const v1::Claimed& claimed) {
   if (self_.stopped()) return;
   if (Chance(self_.world().mix.late)) return PayLate();
   const int plan = self_.Below(100);
-  if (plan < 52) return Pay();
-  if (plan < 66) return FailWithServerError();
-  if (plan < 76) return GiveUp(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED);
-  if (plan < 83) return RefuseForGood();
-  if (plan < 91) {
+  if (plan < 35) return Pay();
+  if (plan < 51) return FailWithServerError();
+  if (plan < 65) return GiveUp(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED);
+  if (plan < 74) return RefuseForGood();
+  if (plan < 87) {
     if (!Charge()) return;
     return GiveUp(v1::ReleaseRequest::DISPOSITION_OUTCOME_UNKNOWN);
   }

@@ -47,7 +47,7 @@ void Work(World& world, int thread, int group) {
   Self self(world, thread, group);
   while (!self.stopped()) {
     self.Pace();
-    const auto key = world.keys.Pick(group, self.random());
+    const auto key = self.PickKey();
     if (!key.has_value()) {
       self.SleepFor(kPauseWithoutKeys);
     } else if (self.Chance(kLateDuplicatesPercent)) {

@@ -15,9 +15,9 @@ struct Key {
   std::string policy{};  // what its callers mostly ask for
 };
 
-// A group of threads shares a few keys at a time, each for some seconds, the
-// first of them busier and shorter than the rest. Names go by the clock, so
-// that all processes of a machine share them without talking to each other.
+// A group of threads shares a few keys at a time, each for some seconds: some
+// last long enough to expire and live anew. Names go by the clock, so that all
+// processes of a machine share them without talking to each other.
 // Thread-safe.
 class Keys {
  public:
@@ -30,8 +30,11 @@ class Keys {
 
   Keys(Options options, CallsOf calls_of);
 
-  // Nothing: all keys of the group have had their calls for now.
-  std::optional<Key> Pick(int group, std::mt19937_64& random) const;
+  // Mostly goes on to a key that comes later where `is_done`: little happens to
+  // one that is final. Nothing: all keys of the group have had their calls.
+  std::optional<Key> Pick(
+      int group, std::mt19937_64& random,
+      const std::function<bool(const std::string& key)>& is_done) const;
 
  private:
   const Options options_;

@@ -37,11 +37,14 @@ class Operation {
     const auto function = [this](Execution& execution) {
       return Execute(execution);
     };
-    if (self_.Chance(40)) {
-      once.Run(operation, function);
-    } else {
-      once.Run(operation, function,
-               [this](Execution& execution) { return Resolve(execution); });
+    const auto resolve = [this](Execution& execution) {
+      return Resolve(execution);
+    };
+    const RunResult result = self_.Chance(40)
+                                 ? once.Run(operation, function)
+                                 : once.Run(operation, function, resolve);
+    if (result.outcome == RunOutcome::kReplayed) {
+      self_.SawFinal(claim_.key());
     }
   }
 

@@ -15,6 +15,9 @@ using std::chrono::steady_clock;
 
 constexpr std::size_t kRememberedMax = 8;
 constexpr milliseconds kPause{5};
+// Some policies forget a response after that.
+constexpr milliseconds kFinalFor{1500};
+constexpr std::size_t kFinalMax = 1000;
 // How far a caller that was held up may catch up.
 constexpr std::int64_t kCallsAhead = 100;
 
@@ -122,6 +125,19 @@ v1::ClaimRequest Self::NewClaim(const Key& key, const std::string& route) {
   if (Chance(10)) claim.set_checkpoint("claimed");
   claim.set_resolve_in_doubt(Chance(40));
   return claim;
+}
+
+std::optional<Key> Self::PickKey() {
+  const auto now = steady_clock::now();
+  return world_.keys.Pick(group_, random_, [&](const std::string& key) {
+    const auto seen = final_.find(key);
+    return seen != final_.end() && now - seen->second < kFinalFor;
+  });
+}
+
+void Self::SawFinal(const std::string& key) {
+  if (final_.size() > kFinalMax) final_.clear();
+  final_[key] = steady_clock::now();
 }
 
 void Self::Remember(Request request) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/run_once.h"
 #include "idempotency/v1/idempotency.pb.h"
@@ -106,6 +107,11 @@ class Self {
   // A claim by this thread for an attempt of its own.
   v1::ClaimRequest NewClaim(const Key& key, const std::string& route);
 
+  // A key to work on.
+  std::optional<Key> PickKey();
+  // It is left alone for some time, mostly.
+  void SawFinal(const std::string& key);
+
   // To be sent once more, some time: a duplicate that comes late.
   using Request =
       std::variant<v1::ClaimRequest, v1::FinalizeRequest, v1::ReleaseRequest>;
@@ -119,6 +125,9 @@ class Self {
   std::mt19937_64 random_;
   WalletClient wallet_;
   std::deque<Request> remembered_;
+  // When that was seen.
+  absl::flat_hash_map<std::string, std::chrono::steady_clock::time_point>
+      final_;
 };
 
 // What an operation of that downstream key answers; `author` may be empty.
