@@ -14,6 +14,7 @@ from programs import ProgramError
 NAME = "fault"
 _ROLE = "coordinator"
 _SMALL_BYTES = 320 << 20
+_RIVAL = "fault-rival"
 _SERVERS = "application_name = 'idempotency-server'"
 # As transitions.sql says.
 _DUMP = """\
@@ -145,7 +146,8 @@ class Database:
     def _psql(self, role="postgres"):
         return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
                 "-v", "ON_ERROR_STOP=1", "-h", self.node.folder, "-p",
-                str(self.node.port), "-U", role, "-d", NAME]
+                str(self.node.port), "-d",
+                f"dbname={NAME} user={role} application_name={_RIVAL}"]
 
     def rival(self, script, role="postgres"):
         """A session that runs these statements, one after the other, and ends;
@@ -168,6 +170,10 @@ class Database:
         for session in self._rivals:
             programs.stop(session)
         self._rivals.clear()
+        # A statement does not notice that nobody waits for it any more.
+        with contextlib.suppress(ProgramError):
+            self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                     f"WHERE application_name = '{_RIVAL}'")
 
     @contextlib.contextmanager
     def full(self, folder):
@@ -190,7 +196,6 @@ class Database:
 
     def heal(self):
         """Up, resumed, alone and with the settings that it was made with."""
-        self.end_rivals()
         self.node.resume()
         for pid in self.node.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -198,6 +203,7 @@ class Database:
         if not self.node.is_running():
             self.node.launch()
         self.node.wait_until_up()
+        self.end_rivals()
 
     def dump(self, scope, folder):
         """Writes the changes, the records and the evidence of a scope, as they

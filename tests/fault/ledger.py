@@ -89,7 +89,7 @@ def append(kind, minutes, classes=(), seed="-", **counts):
            "commit": commit(), "source": source_digest(), "kind": kind,
            "seed": seed, "minutes": f"{minutes:.1f}",
            "classes": ",".join(sorted(classes)) or "-", **counts}
-    new = not os.path.exists(LEDGER)
+    new = not os.path.exists(LEDGER) or os.path.getsize(LEDGER) == 0
     with open(LEDGER, "a", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="-", delimiter="\t",
                                 lineterminator="\n")

@@ -120,6 +120,8 @@ class Round:
         self._named = 0
         self._histories = []
         self._notes = None
+        # An earlier run that was killed may have left one.
+        shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
 
     # For fault classes.
