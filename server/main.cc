@@ -1,5 +1,8 @@
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -34,6 +37,27 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
+// Every connection is a file, and what runs out of them is not the server but
+// the default of a shell: services are given the rest for the asking.
+void AllowAsManyFilesAsMayBe() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+std::atomic<bool> is_ending{false};
+std::atomic<bool> port_is_lost{false};
+
+// A server that can't be reached is of no use, and looks well to those that are
+// connected: it ends, so that whoever looks after it starts it again.
+void EndWithoutPort() {
+  // While it drains, a second signal would be one too many.
+  if (is_ending.exchange(true)) return;
+  port_is_lost = true;
+  kill(getpid(), SIGTERM);
+}
+
 // A second signal ends the process at once.
 void UnblockEndSignals(const sigset_t& signals) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
@@ -54,7 +78,8 @@ int main(int argc, char** argv) {
     return kBadSetting;
   }
   idempotency::JsonLog log;
-  idempotency::SendLibraryLogsTo(&log);
+  AllowAsManyFilesAsMayBe();
+  idempotency::SendLibraryLogsTo(&log, &EndWithoutPort);
   absl::StatusOr<std::unique_ptr<idempotency::App>> app =
       idempotency::App::Start(*std::move(config), log);
   if (!app.ok()) {
@@ -64,7 +89,14 @@ int main(int argc, char** argv) {
   }
   int signal_number = 0;
   sigwait(&signals, &signal_number);
+  is_ending = true;
   UnblockEndSignals(signals);
+  if (port_is_lost) {
+    log.Write(idempotency::Severity::kError,
+              "no connections are taken any more; the server ends, to be "
+              "started again",
+              {{"remedy", "let it open more files (ulimit -n)"}});
+  }
   (*app)->Drain();
-  return EXIT_SUCCESS;
+  return port_is_lost ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/core/mutex.h"
 
@@ -25,6 +26,11 @@ constexpr int kLinesPerPeriod = 10;
 
 // The libraries take plain functions without a context of their own.
 std::atomic<Log*> the_log{nullptr};
+std::atomic<void (*)()> the_port_lost{nullptr};
+
+// There is no other sign of it: the listener ends behind this line of gRPC's,
+// with any error of accept() but two (grpc/grpc#20418).
+constexpr char kPortLost[] = "Failed accept";
 
 // Bounds how many lines are written. Thread-safe.
 class LineBudget {
@@ -65,7 +71,12 @@ void Write(const char* library, std::string message) {
 }
 
 void WriteGrpc(gpr_log_func_args* args) {
-  if (args->severity == GPR_LOG_SEVERITY_ERROR) Write("grpc", args->message);
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) return;
+  Write("grpc", args->message);
+  void (*const port_lost)() = the_port_lost.load();
+  if (port_lost != nullptr && absl::StartsWith(args->message, kPortLost)) {
+    port_lost();
+  }
 }
 
 void WriteProtobuf(google::protobuf::LogLevel level, const char*, int,
@@ -75,8 +86,9 @@ void WriteProtobuf(google::protobuf::LogLevel level, const char*, int,
 
 }  // namespace
 
-void SendLibraryLogsTo(Log* log) {
+void SendLibraryLogsTo(Log* log, void (*port_lost)()) {
   the_log = log;
+  the_port_lost = port_lost;
   gpr_set_log_function(&WriteGrpc);
   google::protobuf::SetLogHandler(&WriteProtobuf);
 }

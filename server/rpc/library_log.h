@@ -11,7 +11,12 @@ namespace idempotency {
 // messages that can't be parsed are dropped: the caller is told, and nobody may
 // fill the log from outside. `log` must outlive every gRPC thread; null: all of
 // it is dropped.
-void SendLibraryLogsTo(Log* log);
+//
+// `port_lost` is called, if given, when gRPC has given up a listening port, as
+// it does when the process may open no more files: it takes no connection there
+// ever again, and goes on with those it has. On a thread of gRPC's, which it
+// must not block, and maybe again for another port.
+void SendLibraryLogsTo(Log* log, void (*port_lost)() = nullptr);
 
 }  // namespace idempotency
 

@@ -114,7 +114,8 @@ def _(r):
         time.sleep(0.005)
 
 
-@fault("server_out_of_files", "a server may open no more files or sockets")
+@fault("server_out_of_files",
+       "a server may open no more files or sockets, and may end")
 def _(r):
     server = r.one_server()
     _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
@@ -125,7 +126,23 @@ def _(r):
     server.to_callers.do("cut")
     server.to_database.do("cut")
     r.hold(0.5, 2)
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, usual)
+    # gRPC has lost its port, or has not tried: the server ends, or goes on.
+    if server.is_running():
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, usual)
+        r.hold(1, 1)
+    _start_again(r, server)
+
+
+def _start_again(r, server):
+    """As whoever looks after it would, if it has ended or is about to."""
+    deadline = time.monotonic() + 20
+    while server.is_running() and not server.takes_calls():
+        r.expect(time.monotonic() < deadline, "a server that is deaf ends")
+        if time.monotonic() > deadline:
+            server.kill()
+        r.hold(0.1, 0.1)
+    if not server.is_running():
+        r.start(server)
 
 
 @fault("server_out_of_memory", "a server gets no more memory, and may end")
@@ -167,7 +184,7 @@ def _(r):
        injections=1)
 def _(r):
     for server in r.servers:
-        server.restart(("--reaper_pause=1ms",))
+        server.restart(("--reaper_pause=10ms",))
     r.hold(4, 5)
     for server in r.servers:
         server.restart()

@@ -114,7 +114,6 @@ class Round:
         self.callers = []
         self.injections = []
         self.problems = []  # why the round as a whole does not count
-        self.failures = []  # what ought never to happen
         self.traffic = Traffic()
         self.wallet = None
         self._named = 0
@@ -123,6 +122,11 @@ class Round:
         # An earlier run that was killed may have left one.
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
+
+    @property
+    def began(self):
+        """Whether there is anything to check."""
+        return self._notes is not None and self.wallet is not None
 
     # For fault classes.
 

@@ -61,7 +61,7 @@ class Runner:
             self._deployment.database.heal()
             if round_.problems:
                 self._deployment.database.undo()
-            check = round_.start_check()
+            check = round_.start_check() if round_.began else None
         except ProgramError as error:
             round_.problems.append(f"not checked: {error}")
         self.finish()

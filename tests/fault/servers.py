@@ -107,6 +107,19 @@ class Server:
                 raise ProgramError(f"server {self.name} does not listen")
             time.sleep(0.02)
 
+    def takes_calls(self):
+        """Does anybody speak HTTP/2 behind its port? The kernel alone takes
+        connections too."""
+        try:
+            with socket.create_connection(("127.0.0.1", self._port),
+                                          2) as probe:
+                probe.settimeout(2)
+                probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                              b"\0\0\0\4\0\0\0\0\0")
+                return bool(probe.recv(1))
+        except OSError:
+            return False
+
     def send_signal(self, number):
         self._process.send_signal(number)
 

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -142,6 +144,20 @@ TEST_F(DrainTest, CallThatCannotBeFinishedDoesNotHoldTheDrainUp) {
   EXPECT_LE(Since(begin), seconds(2) + kSlack);
   caller.join();
   EXPECT_THAT(decided, Not("Claimed"));
+}
+
+TEST_F(DrainTest, ServerThatCanTakeNoConnectionEndsToBeStartedAgain) {
+  const std::unique_ptr<Replica> replica =
+      StartReplica(database_, {"--drain_delay=0s"});
+  // So few files that the next connection is one too many.
+  const rlimit few{.rlim_cur = 3, .rlim_max = 1024};
+  ASSERT_EQ(prlimit(replica->process().pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  const auto refused = v1::IdempotencyService::NewStub(replica->NewChannel());
+  EXPECT_FALSE(Send(*refused, ClaimOf(RandomKey()), seconds(2)).ok());
+
+  const auto exit = Require(replica->WaitForExit());
+  EXPECT_EQ(exit.code, EXIT_FAILURE) << replica->Log();
+  EXPECT_THAT(replica->Log(), HasSubstr("no connections are taken any more"));
 }
 
 TEST_F(DrainTest, KilledServerNeedsNothingToGoOn) {
