@@ -56,7 +56,7 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
     CheckFinalTable(id, key, findings);
     if (run.has_conflicts) CheckEvidence(id, key, findings);
     if (settled.has_value()) {
-      CheckProgress(id, key, states, *settled, findings);
+      CheckProgress(id, key, states, limits, *settled, findings);
     }
   }
   CheckIsolation(run, findings);

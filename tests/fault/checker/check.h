@@ -10,12 +10,15 @@
 //        never saw the call: then the log must not either. That nothing is
 //        sent late whose caller got no answer cannot be seen from here; the
 //        unit tests of the lane do that.
-//   L1   claims of an abandoned record, after the last fault: not two in a row
-//        that end without a decision
-//   L2   calls of one record, after the last fault: not three and no decision
-//   L3   calls that end after their deadline, or never while their caller lived
+//   L1   claims of an abandoned record, after the last fault: not three in a
+//   row
+//        over some time that end without a decision
+//   L2   calls of one record, after the last fault: likewise, and no decision
+//   L3   calls that end after their deadline, or never while their caller
+//        lived; of commands on a stream only the unit tests can tell
 //   L4   calls after the last fault: so many must end with a decision
-// L1, L2 and L4 need a note of the end of a fault.
+// L1, L2 and L4 need a note of the end of a fault, and leave out calls with
+// hardly any deadline or that their caller cancelled.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
 
@@ -36,7 +39,9 @@ struct Limits {
   absl::Duration late = absl::Milliseconds(100);
   // So long after the end of the last fault everything is as before.
   absl::Duration settle = absl::Seconds(5);
-  // Of the calls begun after that.
+  // A record's calls may fail for so long after that.
+  absl::Duration patience = absl::Seconds(2);
+  // Of the calls begun after `settle`.
   double decided_share = 0.99;
 };
 
@@ -55,8 +60,8 @@ void CheckIsolation(const Run& run, Findings& findings);
 void CheckReturns(const Run& run, const Limits& limits, Findings& findings);
 // L1 and L2 of one record, once faults have ended.
 void CheckProgress(const RecordId& id, const KeyHistory& key,
-                   const KeyCheck& states, std::int64_t settled,
-                   Findings& findings);
+                   const KeyCheck& states, const Limits& limits,
+                   std::int64_t settled, Findings& findings);
 // L4
 void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
                   Findings& findings);

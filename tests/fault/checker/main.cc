@@ -40,6 +40,8 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
   --late=100ms       a call may end so much after its deadline (L3)
   --settle=5s        so long after the end of the last noted fault the service
                      has to work again (L1, L2, L4)
+  --patience=2s      all calls of a record may fail for so long after that, as
+                     those of a client that finds its way back (L1, L2)
   --decided=0.99     the share of the calls from then on that have to end with a
                      decision (L4)
   --help             this text
@@ -57,7 +59,7 @@ The last line sums up:
 
   unknown            calls that ended without a decision
   overlapping_owners effects by somebody whom another had taken over from:
-                     allowed, and what fencing tokens and downstream keys are for
+                     allowed, and why there are fencing tokens
   late_changes       a copy of a request took effect beside its answer: allowed
   defects            calls that ended with INTERNAL or RECORD_CORRUPT
 
@@ -95,6 +97,8 @@ std::string Take(const std::string& argument, Files& files, Limits& limits) {
     ok = absl::ParseDuration(value, &limits.late);
   } else if (IsFlag(argument, "--settle", value)) {
     ok = absl::ParseDuration(value, &limits.settle);
+  } else if (IsFlag(argument, "--patience", value)) {
+    ok = absl::ParseDuration(value, &limits.patience);
   } else if (IsFlag(argument, "--decided", value)) {
     char* end = nullptr;
     limits.decided_share = std::strtod(value.c_str(), &end);

@@ -1,4 +1,4 @@
-// Each promise by itself: a history that keeps it and one that breaks it.
+// S1 to S20, each by itself: a history that keeps it and one that breaks it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -460,87 +460,6 @@ TEST(PromiseTest, S20WhatExpiredInAQueueIsNotSent) {
   // gRPC's own: the reply may have been lost.
   story.answer("c1-1").reason.clear();
   EXPECT_THAT(story.Broken(), IsEmpty());
-}
-
-// ---- Progress.
-
-// Calls that end without a decision.
-void TryInVain(Story& story, int times) {
-  for (int i = 0; i < times; ++i) {
-    const std::string op = "c2-" + std::to_string(i);
-    story.Send(story.ClaimCall(op, kBob));
-    story.Advance(absl::Milliseconds(50));
-    story.Fail(op, "UNAVAILABLE", "STORE_UNAVAILABLE");
-  }
-}
-
-TEST(PromiseTest, L1TheKeyOfADeadOwnerCanBeClaimed) {
-  Story story;
-  story.policy.retention = absl::Hours(1);
-  story.Claim("c1-1", kAnn);
-  story.Note(Phase::kBegin);
-  story.Note(Phase::kEnd);
-  story.Advance(story.limits.settle + absl::Seconds(1));
-  TryInVain(story, 1);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  story.Send(story.ClaimCall("c3-1", kCat));
-  story.Fail("c3-1", "UNAVAILABLE", "STORE_UNAVAILABLE");
-  EXPECT_THAT(story.Broken(), Breaks("L1"));
-}
-
-TEST(PromiseTest, L2NoKeyIsStuck) {
-  Story story;
-  story.Note(Phase::kEnd);
-  story.Advance(story.limits.settle);
-  TryInVain(story, 2);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  story.Send(story.ClaimCall("c3-1", kCat));
-  story.Fail("c3-1", "UNAVAILABLE", "STORE_UNAVAILABLE");
-  EXPECT_THAT(story.Broken(), Breaks("L2"));
-  story.Claim("c3-2", kCat);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-}
-
-TEST(PromiseTest, L2AllowsForWhatAFaultLeaves) {
-  Story story;
-  story.Note(Phase::kEnd);
-  TryInVain(story, 9);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-}
-
-TEST(PromiseTest, L3ACallEndsWithItsDeadline) {
-  Story story;
-  AnswerEvent& answer = story.Claim("c1-1", kAnn);
-  answer.t = story.call("c1-1").t + 1'090'000'000;
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  answer.t += 20'000'000;
-  EXPECT_THAT(story.Broken(), Breaks("L3"));
-  story.Note(Phase::kBegin, "c1");
-  EXPECT_THAT(story.Broken(), IsEmpty());
-}
-
-TEST(PromiseTest, L3ACallEndsAtAllWhileItsCallerLives) {
-  Story story;
-  story.Send(story.ClaimCall("c1-1", kAnn));
-  story.Advance(absl::Milliseconds(900));
-  story.Claim("c1-2", kBob);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  story.Advance(absl::Seconds(2));
-  story.Lookup("c1-3");
-  EXPECT_THAT(story.Broken(), Breaks("L3"));
-}
-
-TEST(PromiseTest, L4TheServiceIsItselfAgainAfterAFault) {
-  Story story;
-  story.limits.decided_share = 0.9;
-  story.Note(Phase::kEnd);
-  story.Advance(story.limits.settle);
-  for (int i = 0; i < 27; ++i) story.Lookup("c1-" + std::to_string(i));
-  TryInVain(story, 3);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  story.Send(story.ClaimCall("c3-1", kCat));
-  story.Fail("c3-1", "UNAVAILABLE", "DRAINING");
-  EXPECT_THAT(story.Broken(), Breaks("L4"));
 }
 
 }  // namespace

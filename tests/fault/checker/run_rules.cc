@@ -18,7 +18,7 @@ namespace idempotency::fault {
 namespace {
 
 constexpr std::size_t kEvidenceMax = 16;
-constexpr int kTriedInVainMax = 2;
+constexpr int kTriedInVainMin = 3;
 constexpr std::int64_t kGoodputCallsMin = 20;
 
 bool IsDecided(const Operation& operation) {
@@ -34,12 +34,36 @@ bool IsInVain(const Operation& operation) {
          reason != "POLICY_NOT_ALLOWED";
 }
 
-// Its deadline was too short to say anything about the service.
-bool IsHasty(const Operation& operation) {
+// It ended by its caller's will, or too soon to say anything of the service.
+bool SaysNothing(const Operation& operation) {
   constexpr std::int64_t kHastyUs = 250'000;
-  return operation.call.deadline_us != 0 &&
-         operation.call.deadline_us < kHastyUs;
+  return (operation.answer.has_value() &&
+          operation.answer->code == "CANCELLED") ||
+         (operation.call.deadline_us != 0 &&
+          operation.call.deadline_us < kHastyUs);
 }
+
+std::int64_t EndOf(const Operation& operation) {
+  return operation.answer.has_value()
+             ? operation.answer->t
+             : operation.call.t + operation.call.deadline_us * 1000;
+}
+
+// Calls in vain, one after the other.
+struct InVain {
+  int calls = 0;
+  std::int64_t since = 0;
+  std::int64_t until = 0;
+
+  void Add(const Operation& operation) {
+    if (calls++ == 0) since = operation.call.t;
+    until = std::max(until, EndOf(operation));
+  }
+  bool IsTooMuch(absl::Duration patience) const {
+    return calls >= kTriedInVainMin &&
+           until - since > absl::ToInt64Nanoseconds(patience);
+  }
+};
 
 std::string Name(const RecordId& id) { return id.scope + " " + id.key; }
 
@@ -202,37 +226,37 @@ void CheckReturns(const Run& run, const Limits& limits, Findings& findings) {
 }
 
 void CheckProgress(const RecordId& id, const KeyHistory& key,
-                   const KeyCheck& states, std::int64_t settled,
-                   Findings& findings) {
-  int in_vain = 0;
-  int dead_owner = 0;
+                   const KeyCheck& states, const Limits& limits,
+                   std::int64_t settled, Findings& findings) {
+  InVain all;
+  InVain dead_owner;
   bool decided = false;
   for (const Operation& operation : key.operations) {
-    if (operation.call.t < settled || IsHasty(operation)) continue;
+    if (operation.call.t < settled || SaysNothing(operation)) continue;
     if (!IsInVain(operation)) {
       decided = true;
-      dead_owner = 0;
+      dead_owner = {};
       continue;
     }
-    ++in_vain;
-    if (operation.call.kind != Kind::kClaim) continue;
+    all.Add(operation);
     const Record* const state =
         states.state(states.LastStateAt(operation.call.t));
-    const bool takeable = state != nullptr && IsUnfinished(*state) &&
+    const bool takeable = operation.call.kind == Kind::kClaim &&
+                          state != nullptr && IsUnfinished(*state) &&
                           states.WasOver(*state, operation.call.t) &&
                           (!state->held || operation.call.resolve);
     if (!takeable) continue;
-    if (++dead_owner == kTriedInVainMax) {
-      findings.Violate("L1", id,
-                       "nobody gets the key of a dead owner: " +
-                           operation.name() + " failed like the one before");
-    }
+    dead_owner.Add(operation);
+    if (!dead_owner.IsTooMuch(limits.patience)) continue;
+    findings.Violate("L1", id,
+                     "nobody gets the key of a dead owner: " +
+                         operation.name() + " failed like those before");
+    dead_owner = {};
   }
-  if (!decided && in_vain > kTriedInVainMax) {
-    findings.Violate("L2", id,
-                     std::to_string(in_vain) +
-                         " calls after the last fault, and none decided");
-  }
+  if (decided || !all.IsTooMuch(limits.patience)) return;
+  findings.Violate("L2", id,
+                   std::to_string(all.calls) +
+                       " calls after the last fault, and none decided");
 }
 
 void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
@@ -241,7 +265,7 @@ void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
   std::int64_t in_vain = 0;
   for (const auto& [id, key] : run.keys) {
     for (const Operation& operation : key.operations) {
-      if (operation.call.t < settled || IsHasty(operation)) continue;
+      if (operation.call.t < settled || SaysNothing(operation)) continue;
       ++calls;
       if (IsInVain(operation)) ++in_vain;
     }
