@@ -14,6 +14,7 @@ from programs import ProgramError
 NAME = "fault"
 ROLE = "coordinator"
 _SMALL_BYTES = 320 << 20
+_RIVAL = "fault-rival"
 _SERVERS = "application_name = 'idempotency-server'"
 # As transitions.sql says.
 _DUMP = """\
@@ -56,7 +57,7 @@ def dump(node, scope, folder):
 def _psql(node, role="postgres"):
     return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
             "-v", "ON_ERROR_STOP=1", "-h", node.folder, "-p", str(node.port),
-            "-U", role, "-d", NAME]
+            "-d", f"dbname={NAME} user={role} application_name={_RIVAL}"]
 
 
 class Database:
@@ -186,6 +187,10 @@ class Database:
         for session in self._rivals:
             programs.stop(session)
         self._rivals.clear()
+        # A statement does not notice that nobody waits for it any more.
+        with contextlib.suppress(ProgramError):
+            self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                     f"WHERE application_name = '{_RIVAL}'")
 
     @contextlib.contextmanager
     def full(self, folder):
@@ -208,7 +213,6 @@ class Database:
 
     def heal(self):
         """Up, resumed, alone and with the settings that it was made with."""
-        self.end_rivals()
         self.node.resume()
         for pid in self.node.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -216,6 +220,17 @@ class Database:
         if not self.node.is_running():
             self.node.launch()
         self.node.wait_until_up()
+        self.end_rivals()
+        self.node.set(default_transaction_read_only="off")
+
+    def undo(self):
+        """What a fault that broke off has left in the database."""
+        self.sql(f"""
+            ALTER ROLE {ROLE} LOGIN;
+            ALTER TABLE idempotency_records DROP COLUMN IF EXISTS fault_extra;
+            ALTER TABLE fault_transitions DROP COLUMN IF EXISTS fault_extra;
+            DROP INDEX IF EXISTS fault_index;
+            DELETE FROM scope_policies WHERE scope LIKE 'fault/%'""")
 
     def dump(self, scope, folder):
         return dump(self.node, scope, folder)

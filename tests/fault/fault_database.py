@@ -181,7 +181,7 @@ def _(r):
     r.database.sql(f"DELETE FROM scope_policies WHERE scope = '{r.scope}'")
 
 
-@fault("expired_by_thousands", "50,000 records of another scope expire at once",
+@fault("expired_by_thousands", "20,000 records of another scope expire at once",
        injections=1)
 def _(r):
     columns = r.database.sql(
@@ -197,7 +197,7 @@ def _(r):
         "SET session_replication_role = replica",
         f"INSERT INTO {_TABLE} ({', '.join(columns)}) SELECT {values} FROM "
         f"(SELECT * FROM {_TABLE} WHERE NOT in_flight AND status_code IS NOT "
-        "NULL LIMIT 1) AS r, generate_series(1, 50000) AS i"]),
+        "NULL LIMIT 1) AS r, generate_series(1, 20000) AS i"]),
         "records were made")
     wait_until("the reapers have deleted them", lambda: r.database.sql(
         f"SELECT NOT EXISTS (SELECT FROM {_TABLE} WHERE scope = 'expired')")

@@ -59,6 +59,8 @@ class Runner:
         check = None
         try:
             self._deployment.database.heal()
+            if round_.problems:
+                self._deployment.database.undo()
             check = round_.start_check()
         except ProgramError as error:
             round_.problems.append(f"not checked: {error}")

@@ -114,6 +114,16 @@ TEST_F(ReplayCacheTest, WhatIsOverWhenTheAnswerComesIsNotKept) {
 }
 
 // The key's first life was read, its second life is in the cache already.
+TEST_F(ReplayCacheTest, OneKeyInTwoScopesIsTwoRecords) {
+  Keep(cache_, {"orders", "key"}, Final(absl::Hours(1)));
+  EXPECT_FALSE(Has(cache_, {"orders/refunds", "key"}));
+  Keep(cache_, {"orders/refunds", "key"}, Final(absl::Hours(1), "other"));
+  const std::optional<ClaimOutcome> answer =
+      cache_.Answer(Asking({"orders", "key"}));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(std::get<Replay>(*answer).response.body, "{}");
+}
+
 TEST_F(ReplayCacheTest, AReadThatWasOvertakenChangesNothing) {
   const SteadyTime asked_at = clock_.Now();
   clock_.Advance(seconds(1));

@@ -29,9 +29,15 @@ std::mt19937_64 RandomOf(const World& world, int thread) {
   return std::mt19937_64(seed);
 }
 
-std::string HashOf(const Key& key, bool other_request) {
-  return RequestHash(
-      {"POST", "/pay", "text/plain", key.name + (other_request ? "!" : "")});
+std::string HashOf(const Key& key) {
+  return RequestHash({"POST", "/pay", "text/plain", key.name});
+}
+
+// Of another request; maybe one that was looked for until its hash was nearly
+// the same.
+std::string OtherHash(std::string hash, bool nearly) {
+  hash[nearly ? hash.size() - 1 : 0] ^= 1;
+  return hash;
 }
 
 }  // namespace
@@ -105,8 +111,10 @@ milliseconds Self::Timeout() {
 
 v1::ClaimRequest Self::NewClaim(const Key& key, const std::string& route) {
   v1::ClaimRequest claim = ClaimOf(key.name, key.policy);
-  claim.set_scope(world_.scope);
-  claim.set_request_hash(HashOf(key, Chance(4)));
+  // Now and then the same key, and the same request, of another service.
+  claim.set_scope(world_.scope + (Chance(10) ? "/other" : ""));
+  claim.set_request_hash(Chance(4) ? OtherHash(HashOf(key), Chance(50))
+                                   : HashOf(key));
   claim.set_owner(absl::StrCat(world_.caller, "/", route));
   // Looked at only where the claim makes a record.
   if (Chance(5)) claim.set_policy("fault_record");

@@ -36,7 +36,7 @@ bool IsInVain(const Operation& operation) {
 
 // Its deadline was too short to say anything about the service.
 bool IsHasty(const Operation& operation) {
-  constexpr std::int64_t kHastyUs = 100'000;
+  constexpr std::int64_t kHastyUs = 250'000;
   return operation.call.deadline_us != 0 &&
          operation.call.deadline_us < kHastyUs;
 }

@@ -106,7 +106,7 @@ def problems_of_test(program, name_filter):
     if f"idempotency_test({program} " not in listings:
         yield f"caught-by: no test program is called {program}"
     for pattern in (name_filter or "").split(":"):
-        name = pattern.rpartition(".")[2]
+        name = pattern.rpartition(".")[2].partition("/")[0]
         if name and not any(
                 re.search(rf"^TEST\w*\(\w+,\s+{name}\)", path.read_text(), re.MULTILINE)
                 for path in ROOT.glob("tests/*/*_test.cc")):
