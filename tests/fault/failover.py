@@ -115,8 +115,9 @@ class Replica:
 class Bench:
     """Everything that a run keeps from one round to the next."""
 
-    def __init__(self, build, out):
+    def __init__(self, build, out, server=None):
         self.programs = Programs.of(build)
+        self._server = server or self.programs.server
         self.out = out
         os.makedirs(out, exist_ok=True)
         self.log = open(os.path.join(out, "programs.log"), "ab")
@@ -139,7 +140,7 @@ class Bench:
         ports = [node.port for node in self._nodes]
         for order, flags in ((ports, ()), (ports[::-1], ("--lanes=2",))):
             self._replicas.append(
-                Replica(self.programs.server, order, self.log, *flags))
+                Replica(self._server, order, self.log, *flags))
             self._replicas[-1].wait_until_serving()
         for name in ("policies.sql", "transitions.sql"):
             database.apply(primary, os.path.join(_HERE, name))
@@ -375,9 +376,10 @@ def write_down(rounds, minutes, seed):
         violations=sum(len(done.violations) for done in rounds))
 
 
-def run(build, out, count, kinds, seed, say=print):
-    """Plays `count` rounds, kind after kind; yields each as it ends."""
-    bench = Bench(build, out)
+def run(build, out, count, kinds, seed, say=print, server=None):
+    """Plays `count` rounds, kind after kind; yields each as it ends. `server`
+    is the program if it is another one."""
+    bench = Bench(build, out, server)
     try:
         bench.start()
         for number in range(1, count + 1):

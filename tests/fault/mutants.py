@@ -9,6 +9,7 @@ import time
 
 _PLANTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "planted")
 sys.path.append(_PLANTED)
+import failover
 import ledger
 from deployment import Deployment, Programs
 from faults import CLASSES
@@ -109,6 +110,26 @@ def _hunt(arguments, folder, say, bugs):
         return [hunt.hunt(bug) for bug in bugs]
 
 
+def _fail_over(arguments, folder, bug, say):
+    """By failovers that show what the standby never had."""
+    caught = _Caught(bug.name)
+    begun = time.monotonic()
+    rounds = failover.run(
+        arguments.build_dir, os.path.join(folder, bug.name), _ROUNDS_MAX,
+        ["cancelled_wait", "restarted"], arguments.seed, lambda text: None,
+        _server(arguments.build_dir, bug.name))
+    with contextlib.closing(rounds):
+        for done in rounds:
+            caught.operations += done.operations
+            caught.seconds = time.monotonic() - begun
+            if any(done.lost.values()):
+                caught.by = "lost"
+                caught.fault_class = "failover_" + done.kind
+                break
+    say(caught.line())
+    return caught
+
+
 def _prove(arguments, bug, say):
     """By the tests that the patch names."""
     begun = time.monotonic()
@@ -131,8 +152,11 @@ def run(arguments, folder, say):
     bugs = read_bugs(names)
     by_faults = [bug for bug in bugs if bug.fault_classes()]
     caught = _hunt(arguments, folder, say, by_faults)
+    by_failover = [bug for bug in bugs if bug not in by_faults
+                   and "failover" in bug.all("caught-by")]
+    caught += [_fail_over(arguments, folder, bug, say) for bug in by_failover]
     caught += [_prove(arguments, bug, say) for bug in bugs
-               if bug not in by_faults]
+               if bug not in by_faults + by_failover]
     missed = [one for one in caught if one.by is None]
     print()
     for one in caught:
