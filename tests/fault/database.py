@@ -12,7 +12,7 @@ from postgres import PostgresNode
 from programs import ProgramError
 
 NAME = "fault"
-_ROLE = "coordinator"
+ROLE = "coordinator"
 _SMALL_BYTES = 320 << 20
 _RIVAL = "fault-rival"
 _SERVERS = "application_name = 'idempotency-server'"
@@ -33,6 +33,31 @@ COPY (SELECT * FROM idempotency_conflicts WHERE scope ~ '^{scope}(/|$)')
   TO STDOUT (FORMAT text, HEADER);
 COMMIT;
 """
+
+
+def apply(node, path):
+    """A file of SQL, by the role of the servers."""
+    with open(path, encoding="utf-8") as file:
+        node.sql(f"SET ROLE {ROLE}; " + file.read(), NAME)
+
+
+def dump(node, scope, folder):
+    """Writes the changes, the records and the evidence of a scope, as they are
+    at one moment; returns the paths, for flags of those names."""
+    paths = {name: os.path.join(folder, name + ".tsv")
+             for name in ("transitions", "dump", "conflicts")}
+    done = subprocess.run(
+        _psql(node), input=_DUMP.format(scope=scope, **paths),
+        capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        raise ProgramError("the dump failed: " + done.stderr.strip())
+    return paths
+
+
+def _psql(node, role="postgres"):
+    return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
+            "-v", "ON_ERROR_STOP=1", "-h", node.folder, "-p", str(node.port),
+            "-d", f"dbname={NAME} user={role} application_name={_RIVAL}"]
 
 
 class Database:
@@ -65,7 +90,7 @@ class Database:
         return self.node.port
 
     def uri_by(self, port):
-        return (f"postgresql://{_ROLE}@127.0.0.1:{port}/{NAME}"
+        return (f"postgresql://{ROLE}@127.0.0.1:{port}/{NAME}"
                 "?sslmode=disable&connect_timeout=3")
 
     def _mount_small(self, name):
@@ -100,21 +125,19 @@ class Database:
         os.symlink(target, wal)
 
     def _make_database(self):
-        self.node.sql(f"CREATE ROLE {_ROLE} LOGIN")
+        self.node.sql(f"CREATE ROLE {ROLE} LOGIN")
         if self.small_data is not None:
             self.node.sql("CREATE TABLESPACE small LOCATION "
                           f"'{self.small_data}'")
-            self.node.sql(f"CREATE DATABASE {NAME} OWNER {_ROLE} "
+            self.node.sql(f"CREATE DATABASE {NAME} OWNER {ROLE} "
                           "TABLESPACE small")
         else:
-            self.node.sql(f"CREATE DATABASE {NAME} OWNER {_ROLE}")
+            self.node.sql(f"CREATE DATABASE {NAME} OWNER {ROLE}")
         # Away from the data, which may be full when they are needed.
         self.sql("CREATE TABLE rival_rows(id int PRIMARY KEY, n int)")
 
     def apply(self, path):
-        """A file of SQL, by the role of the servers."""
-        with open(path, encoding="utf-8") as file:
-            self.sql(f"SET ROLE {_ROLE}; " + file.read())
+        apply(self.node, path)
 
     def sql(self, statement, seconds=30):
         return self.node.sql(statement, NAME, seconds)
@@ -143,17 +166,11 @@ class Database:
 
     # Rivals: sessions that do something beside the servers.
 
-    def _psql(self, role="postgres"):
-        return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
-                "-v", "ON_ERROR_STOP=1", "-h", self.node.folder, "-p",
-                str(self.node.port), "-d",
-                f"dbname={NAME} user={role} application_name={_RIVAL}"]
-
     def rival(self, script, role="postgres"):
         """A session that runs these statements, one after the other, and ends;
         for wait_for()."""
         session = programs.start(
-            self._psql(role)
+            _psql(self.node, role)
             + [part for line in script for part in ("-c", line)],
             subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self._rivals.append(session)
@@ -204,18 +221,19 @@ class Database:
             self.node.launch()
         self.node.wait_until_up()
         self.end_rivals()
+        self.node.set(default_transaction_read_only="off")
+
+    def undo(self):
+        """What a fault that broke off has left in the database."""
+        self.sql(f"""
+            ALTER ROLE {ROLE} LOGIN;
+            ALTER TABLE idempotency_records DROP COLUMN IF EXISTS fault_extra;
+            ALTER TABLE fault_transitions DROP COLUMN IF EXISTS fault_extra;
+            DROP INDEX IF EXISTS fault_index;
+            DELETE FROM scope_policies WHERE scope LIKE 'fault/%'""")
 
     def dump(self, scope, folder):
-        """Writes the changes, the records and the evidence of a scope, as they
-        are at one moment; returns the paths, for flags of those names."""
-        paths = {name: os.path.join(folder, name + ".tsv")
-                 for name in ("transitions", "dump", "conflicts")}
-        done = subprocess.run(
-            self._psql(), input=_DUMP.format(scope=scope, **paths),
-            capture_output=True, text=True, timeout=120, check=False)
-        if done.returncode != 0:
-            raise ProgramError("the dump failed: " + done.stderr.strip())
-        return paths
+        return dump(self.node, scope, folder)
 
     def close(self):
         self.end_rivals()

@@ -2,16 +2,17 @@
 """Failover under load: a primary and its synchronous standby, two servers and
 their callers, again and again.
 
-usage: failover.py --build=FOLDER [--rounds=N] [--kinds=NAME,...] [--seed=N]
-                   [--out=FOLDER]
+usage: failover.py --build_dir=FOLDER [--rounds=N] [--kinds=NAME,...]
+                   [--seed=N]
 
 Every round the primary goes in one of the ways of failover_kinds.py and the
 standby is promoted, under load; then the former primary becomes the standby.
 No acknowledged call may be lost, and calls must succeed again within 30
-seconds. Rounds with asynchronous replication measure what is lost.
+seconds. Rounds with asynchronous replication measure what is lost. Appends a
+row to ledger.tsv.
 
 Ends with status 0 if nothing was violated, 1 if something was (the round's
-files are kept), 2 if the run could not go on.
+files are kept in FOLDER/fault/failover), 2 if the run could not go on.
 """
 
 import argparse
@@ -21,33 +22,37 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(_HERE, "..", "support"))
+import database
 import failover_check
-import failover_kinds
-from failover_kinds import KINDS, LOSING, Pair, now
-from histories import Notes, Traffic
-from postgres import PostgresNode, end_on_sigterm, wait_until
+import ledger
 import programs
+from deployment import Programs, Wallet
+from failover_kinds import KINDS, LOSING, Pair
+from histories import Notes, Traffic, now
 from ports import free_port
+from postgres import PostgresNode, end_on_sigterm, wait_until
 from programs import ProgramError
+from rounds import Caller, Check
 from servers import Gate
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_DATABASE = "fault"
-_ROLE = "coordinator"
 _SECOND = 1_000_000_000
 _CALLERS = 2
-_THREADS = 6
+_CALLER_FLAGS = ("--threads=12", "--threads_per_key=3", "--calls_per_key=90",
+                 "--rate=300")
 # A round counts only with that much traffic before its fault.
 _RATE_MIN = 100
 # Calls succeed again at half the rate of before within this, in seconds.
 _RECOVERY_MAX = 30
+# Fault runs look closer at how late calls end, and how many are decided.
+_CHECK_FLAGS = ("--late=2s", "--settle=1s", "--decided=0.9")
 _BEFORE = 2
-_AFTER = 2
+_AFTER = 3
 
 
 @dataclasses.dataclass
@@ -57,12 +62,20 @@ class Round:
     seed: int
     acknowledged: dict = dataclasses.field(default_factory=dict)
     lost: dict = dataclasses.field(default_factory=dict)
+    phantoms: int = 0  # changes that were shown and are gone
+    phantom_reads: int = 0  # answers that only they explain
     violations: list = dataclasses.field(default_factory=list)
     operations: int = 0
+    counts: dict = dataclasses.field(default_factory=dict)  # fault-checker's
     promoting: float = 0  # seconds that the promotion took
     recovering: float = 0  # seconds from the promotion to success at half rate
     seconds: float = 0
+    lag: float | None = None  # of an asynchronous standby, in seconds
     details: str = ""
+
+    @property
+    def name(self):
+        return self.kind if self.lag is None else f"{self.kind} {self.lag} s"
 
 
 class Replica:
@@ -75,7 +88,7 @@ class Replica:
         self._process = programs.start(
             [program, "--listen=" + self.address,
              "--admin_listen=" + self._admin,
-             f"--database=postgresql://{_ROLE}@{hosts}/{_DATABASE}"
+             f"--database=postgresql://{database.ROLE}@{hosts}/{database.NAME}"
              "?sslmode=disable&connect_timeout=3", "--migrate",
              "--drain_delay=0s", "--reaper_pause=500ms", *flags], log)
 
@@ -103,10 +116,10 @@ class Bench:
     """Everything that a run keeps from one round to the next."""
 
     def __init__(self, build, out):
+        self.programs = Programs.of(build)
         self.out = out
-        self._build = build
         os.makedirs(out, exist_ok=True)
-        self._log = open(os.path.join(out, "programs.log"), "ab")
+        self.log = open(os.path.join(out, "programs.log"), "ab")
         self._nodes = [
             PostgresNode(name, os.path.join(out, name + ".log"),
                          max_wal_size="256MB", wal_keep_size="128MB")
@@ -114,34 +127,29 @@ class Bench:
         self.pair = Pair(self._nodes, self._gate_to)
         self._replicas = []
         self._number = 0
-        self.checker = self._program("checker", "fault-checker")
-
-    def _program(self, *path):
-        return os.path.join(self._build, "tests", "fault", *path)
 
     def _gate_to(self, port):
-        return Gate(self._program("gate", "fault-gate"), port, self._log)
+        return Gate(self.programs.gate, port, self.log)
 
     def start(self):
         self.pair.make()
         primary = self.pair.primary
-        primary.sql(f"CREATE ROLE {_ROLE} LOGIN")
-        primary.sql(f"CREATE DATABASE {_DATABASE} OWNER {_ROLE}")
+        primary.sql(f"CREATE ROLE {database.ROLE} LOGIN")
+        primary.sql(f"CREATE DATABASE {database.NAME} OWNER {database.ROLE}")
         ports = [node.port for node in self._nodes]
-        server = os.path.join(self._build, "server", "idempotency-server")
         for order, flags in ((ports, ()), (ports[::-1], ("--lanes=2",))):
-            self._replicas.append(Replica(server, order, self._log, *flags))
+            self._replicas.append(
+                Replica(self.programs.server, order, self.log, *flags))
             self._replicas[-1].wait_until_serving()
-        with open(os.path.join(_HERE, "transitions.sql"),
-                  encoding="utf-8") as file:
-            primary.sql(file.read(), _DATABASE)
+        for name in ("policies.sql", "transitions.sql"):
+            database.apply(primary, os.path.join(_HERE, name))
 
     def close(self):
         for replica in self._replicas:
             replica.close()
         for node in self._nodes:
             node.close()
-        self._log.close()
+        self.log.close()
 
     def play(self, kind, seed):
         self._number += 1
@@ -154,41 +162,29 @@ class Bench:
             shutil.rmtree(folder)
         return done
 
-    def start_caller(self, scope, folder, number, seed):
-        """The process, and the path of its history."""
-        history = os.path.join(folder, f"c{number}.history")
-        command = [
-            self._program("caller", "fault-caller"),
+    def start_wallet(self, folder):
+        return Wallet(self.programs.wallet,
+                      os.path.join(folder, "wallet.history"),
+                      os.path.join(self._nodes[0].folder, "wallet"), self.log)
+
+    def start_caller(self, scope, folder, number, wallet, seed):
+        name = f"c{number}"
+        history = os.path.join(folder, name + ".history")
+        return Caller(name, [
+            self.programs.caller,
             "--servers=" + ",".join(r.address for r in self._replicas),
             "--scope=" + scope, "--history=" + history,
-            "--wallet=" + os.path.join(folder, f"w{number}.history"),
-            f"--name=c{number}", f"--threads={_THREADS}", f"--seed={seed}"]
-        return programs.start(command, self._log), history
+            "--wallet=" + wallet.socket, "--name=" + name, *_CALLER_FLAGS,
+            f"--seed={seed}"], history, self.log)
 
     def check_alive(self):
         for replica in self._replicas:
             replica.check()
 
-    def dump(self, scope, folder):
-        """The paths of the scope's changes and records, as fault-checker
-        reads them."""
-        paths = []
-        for name, query in (
-                ("transitions", "SELECT * FROM fault_transitions ORDER BY seq"),
-                ("dump", "SELECT * FROM idempotency_records WHERE scope = "
-                 f"'{scope}' OR starts_with(scope, '{scope}/') "
-                 "ORDER BY scope, key")):
-            paths.append(os.path.join(folder, name + ".tsv"))
-            with open(paths[-1], "w", encoding="utf-8") as file:
-                text = self.pair.primary.sql(f"COPY ({query}) TO STDOUT",
-                                             _DATABASE)
-                file.write(text + "\n" if text else "")
-        return paths
-
     def empty(self):
         self.pair.primary.sql(
             "SET lock_timeout = '10s'; TRUNCATE idempotency_records, "
-            "idempotency_conflicts, fault_transitions", _DATABASE)
+            "idempotency_conflicts, fault_transitions", database.NAME)
 
 
 class Play:
@@ -198,53 +194,66 @@ class Play:
         self._bench = bench
         self._random = random.Random(seed)
         self._scope = scope
-        self._folder = folder
+        self.folder = folder
         self._done = Round(kind, seed)
         self._callers = []
+        self._wallet = None
         self._traffic = Traffic()
-        self._notes = Notes(os.path.join(folder, "notes.history"))
+        self._shown = set()
+        self._recovered = None
+        self._notes = Notes(os.path.join(folder, "harness.history"))
 
     def run(self):
         begun = time.monotonic()
-        histories = []
-        for number in range(1, _CALLERS + 1):
-            process, history = self._bench.start_caller(
-                self._scope, self._folder, number,
-                self._random.randrange(1 << 31))
-            self._callers.append(process)
-            self._traffic.add(history)
-            histories.append(history)
+        self._notes.clock()
         try:
+            self._wallet = self._bench.start_wallet(self.folder)
+            for number in range(1, _CALLERS + 1):
+                self._callers.append(self._bench.start_caller(
+                    self._scope, self.folder, number, self._wallet,
+                    self._random.randrange(1 << 31)))
+                self._traffic.add(self._callers[-1].history)
             self._fail_over()
         finally:
-            for process in self._callers:
-                process.terminate()
-            for process in self._callers:
-                if programs.stop(process) != 0:
-                    self._done.violations.append("a caller failed")
-            self._notes.close()
-            self._traffic.close()
-        self._check(histories)
+            self._stop_callers()
+        self._check()
         self._bench.empty()
         self._done.seconds = time.monotonic() - begun
         return self._done
+
+    def _stop_callers(self):
+        for caller in self._callers:
+            caller.ask_to_stop()
+        for caller in self._callers:
+            status = caller.wait()
+            if status != 0:
+                self._done.violations.append(
+                    f"caller {caller.name} ended with {status}")
+        if self._wallet is not None:
+            self._wallet.stop()
+        self._notes.clock()
+        self._notes.close()
+        self._traffic.close()
 
     def _fail_over(self):
         pair = self._bench.pair
         rate = self._wait_for_traffic()
         self._notes.clock()
         self._notes.note(fault="failover_" + self._done.kind, phase="begin")
-        pair.details = ""
+        pair.details, pair.lag = "", None
+        pair.before_end = self._keep_what_is_shown
         KINDS[self._done.kind](pair, self._random)
-        self._done.details = pair.details
+        self._done.details, self._done.lag = pair.details, pair.lag
         self._done.promoting = (pair.promoted - pair.began) / _SECOND
         self._wait_for_recovery(pair.promoted, rate / 2)
-        self._notes.note(fault="failover_" + self._done.kind, phase="end")
-        end = time.monotonic() + _AFTER
         pair.rebuild(self._random)
+        self._notes.note(fault="failover_" + self._done.kind, phase="end")
         self._bench.check_alive()
-        time.sleep(max(0.0, end - time.monotonic()))
-        self._notes.clock()
+        time.sleep(_AFTER)
+
+    def _keep_what_is_shown(self, primary):
+        self._shown = failover_check.read_changes(primary, database.NAME,
+                                                  self._scope)
 
     def _wait_for_traffic(self):
         """Returns the rate of answers of use in the second before."""
@@ -265,53 +274,62 @@ class Play:
         except ProgramError:
             self._done.violations.append("calls do not succeed again")
             return
+        self._recovered = at
         self._done.recovering = (at - since) / _SECOND
         if self._done.recovering > _RECOVERY_MAX:
             self._done.violations.append(
                 f"calls succeeded {self._done.recovering:.1f} s after the "
                 "promotion")
 
-    def _check(self, paths):
+    def _check(self):
         done = self._done
         primary = self._bench.pair.primary
-        histories = failover_check.Histories(paths)
-        done.operations = histories.operations
+        histories = failover_check.Histories(
+            [caller.history for caller in self._callers])
+        done.operations = len(histories.calls)
         done.acknowledged = {kind: histories.count(kind) for kind in
                              ("finalize", "claim", "release")}
-        lost = failover_check.find_lost(histories, *failover_check.read_records(
-            primary, _DATABASE, self._scope))
+        lost = failover_check.find_lost(histories, failover_check.Survivors(
+            primary, database.NAME, self._scope))
         done.lost = {kind: len(lines) for kind, lines in lost.items()}
         if done.kind in LOSING:
             return
         for lines in lost.values():
             done.violations += lines
-        dump = self._bench.dump(self._scope, self._folder)
-        done.violations += self._check_histories(paths, dump)
+        phantoms = failover_check.Phantoms(
+            self._shown, failover_check.read_changes(
+                primary, database.NAME, self._scope),
+            self._recovered or now())
+        done.phantoms = phantoms.count
+        for line in self._check_histories():
+            if phantoms.explain(line, histories):
+                done.phantom_reads += 1
+            else:
+                done.violations.append(line)
 
-    def _check_histories(self, paths, dump):
+    def _check_histories(self):
         """What fault-checker finds."""
-        others = [os.path.join(self._folder, name)
-                  for name in sorted(os.listdir(self._folder))
-                  if name.endswith(".history")]
-        checked = subprocess.run(
-            [self._bench.checker, "--transitions=" + dump[0],
-             "--dump=" + dump[1], *others],
-            capture_output=True, text=True, timeout=300, check=False)
-        if checked.returncode == 0:
-            return []
-        return [line for line in checked.stdout.splitlines()
-                if not line.startswith("checked")] or [
-                    f"fault-checker ended with {checked.returncode}: "
-                    + checked.stderr.strip()]
+        paths = database.dump(self._bench.pair.primary, self._scope,
+                              self.folder)
+        self._done.counts, violations, why = Check(self, [
+            self._bench.programs.checker, *_CHECK_FLAGS,
+            *(f"--{name}={path}" for name, path in paths.items()),
+            *(os.path.join(self.folder, name)
+              for name in sorted(os.listdir(self.folder))
+              if name.endswith(".history"))]).finish()
+        return violations + [why] * (why is not None)
 
 
 def _describe(number, count, done):
-    text = (f"failover {number} of {count}: {done.kind}, {done.seconds:.0f} s, "
+    text = (f"failover {number} of {count}: {done.name}, {done.seconds:.0f} s, "
             f"promoted in {done.promoting:.2f} s, recovered after "
             f"{done.recovering:.1f} s; acknowledged "
             + ", ".join(f"{n} {kind}s" for kind, n in done.acknowledged.items())
             + "; lost " + (", ".join(f"{n} {kind}s" for kind, n in
                                      done.lost.items()) or "none"))
+    if done.phantoms:
+        text += (f"; {done.phantoms} changes shown that are gone, "
+                 f"{done.phantom_reads} answers from them")
     if done.details:
         text += f" ({done.details})"
     return text + "".join("\n  " + line for line in done.violations[:20])
@@ -319,47 +337,66 @@ def _describe(number, count, done):
 
 def summarize(rounds):
     """Lines for people: rounds, losses and times by kind."""
-    by_kind = collections.defaultdict(list)
+    by_name = collections.defaultdict(list)
     for done in rounds:
-        by_kind[done.kind].append(done)
-    lines = []
-    for kind, some in by_kind.items():
-        recovered = sorted(done.recovering for done in some)
-        lost = sum(sum(done.lost.values()) for done in some)
-        lines.append(
-            f"{kind}: {len(some)} rounds, "
-            f"{sum(sum(done.acknowledged.values()) for done in some)} "
-            f"acknowledged, {lost} lost, recovered after "
-            f"{recovered[len(recovered) // 2]:.1f} s (median), "
-            f"{recovered[-1]:.1f} s (longest), "
-            f"{sum(len(done.violations) for done in some)} violations")
-    return lines
+        by_name[done.name].append(done)
+    return [f"failover {name}: " + _sums(some)
+            for name, some in sorted(by_name.items())]
+
+
+def _sums(some):
+    recovering = sorted(done.recovering for done in some)
+    parts = [f"{len(some)} rounds"]
+    for kind in ("finalize", "claim", "release"):
+        lost = [done.lost.get(kind, 0) for done in some]
+        parts.append(
+            f"{sum(done.acknowledged[kind] for done in some)} {kind}s "
+            f"acknowledged, {sum(lost)} lost"
+            + (f" ({max(lost)} at most in a round)" if any(lost) else ""))
+    parts.append(f"recovered after {recovering[len(recovering) // 2]:.1f} s "
+                 f"(median), {recovering[-1]:.1f} s (longest)")
+    if shown := sum(done.phantoms for done in some):
+        parts.append(f"{shown} changes shown that are gone, "
+                     f"{sum(done.phantom_reads for done in some)} answers "
+                     "from them")
+    parts.append(f"{sum(len(done.violations) for done in some)} violations")
+    return "; ".join(parts)
+
+
+def write_down(rounds, minutes, seed):
+    """The row of the ledger."""
+    ledger.append(
+        "failover", minutes, {"failover_" + done.kind for done in rounds},
+        seed, faults=len(rounds),
+        operations=sum(done.operations for done in rounds),
+        **{name: sum(done.counts.get(name, 0) for done in rounds)
+           for name in ("keys", "effects", "unknown")},
+        failovers=sum(done.kind not in LOSING for done in rounds),
+        violations=sum(len(done.violations) for done in rounds))
 
 
 def run(build, out, count, kinds, seed, say=print):
-    """Plays `count` rounds, kind after kind; returns them."""
+    """Plays `count` rounds, kind after kind; yields each as it ends."""
     bench = Bench(build, out)
-    rounds = []
     try:
         bench.start()
         for number in range(1, count + 1):
             kind = kinds[(number - 1) % len(kinds)]
-            rounds.append(bench.play(kind, seed + number))
-            say(_describe(number, count, rounds[-1]))
+            done = bench.play(kind, seed + number)
+            say(_describe(number, count, done))
+            yield done
     finally:
         bench.close()
-    return rounds
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--build", required=True)
+    parser.add_argument("--build_dir", required=True)
     parser.add_argument("--rounds", type=int, default=len(KINDS))
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--seed", type=int,
                         default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--out")
     flags = parser.parse_args()
     kinds = flags.kinds.split(",")
     for kind in kinds:
@@ -368,15 +405,23 @@ def main():
                          + ", ".join(KINDS))
     end_on_sigterm()
     print(f"seed {flags.seed}", flush=True)
+    begun, rounds, status = time.monotonic(), [], 0
     try:
-        rounds = run(flags.build, flags.out or os.path.join(
-            flags.build, "fault", "failover"), flags.rounds, kinds, flags.seed,
-            lambda text: print(text, flush=True))
+        for done in run(
+                flags.build_dir,
+                os.path.join(flags.build_dir, "fault", "failover"),
+                flags.rounds, kinds, flags.seed,
+                lambda text: print(text, flush=True)):
+            rounds.append(done)
     except ProgramError as error:
         print(f"the run ended early: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(summarize(rounds)))
-    return 1 if any(done.violations for done in rounds) else 0
+        status = 2
+    except (KeyboardInterrupt, SystemExit):
+        print("interrupted; the last round does not count")
+    if rounds:
+        print("\n".join(summarize(rounds)))
+        write_down(rounds, (time.monotonic() - begun) / 60, flags.seed)
+    return 1 if any(done.violations for done in rounds) else status
 
 
 if __name__ == "__main__":

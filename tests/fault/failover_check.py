@@ -1,49 +1,40 @@
 """Whether what was acknowledged survived a failover: a simple check beside
 fault-checker, which shares nothing with it but the format of the histories.
 
-An acknowledged call must show in the primary that there is in the end, unless
-its record's time is over: a Finalize by its response, a Claim by a fencing
-token at least as high, a Release by an attempt that no longer runs.
+The log of changes is replicated with the records, each change in the
+transaction that made it. So every acknowledged call must show in the log of the
+primary that there is in the end: a Finalize by its response, a Claim by its
+fencing token, a Release by an attempt that was given up or freed. And no record
+may have fallen behind an acknowledged fencing token.
 """
 
 import collections
 import dataclasses
+import re
+import urllib.parse
 
 _RECORDED = ("recorded", "recorded_without_body")
-_UNSERVED = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Acknowledged:
-    """One call that was answered with success; times as in the histories."""
+    """One call that was answered with success."""
     kind: str
     op: str
-    key: tuple
+    scope: str
+    key: str
     token: str
-    called: int
-    answered: int
+    answered: int  # by the clock of histories
     digest: str = ""
     fencing: int = 0
-    # When the record may be gone, by the database's clock. None: never.
-    expires_us: int | None = None
-
-
-@dataclasses.dataclass
-class Record:
-    fencing: int
-    token: str
-    in_flight: bool
-    gave_up: bool
-    digest: str
 
 
 class Histories:
-    """What is in a round's files."""
+    """What callers wrote down in a round."""
 
     def __init__(self, paths):
         self.acknowledged = []
-        self.operations = 0
-        self.unserved = 0
+        self.calls = {}  # op: ((scope, key), when it was called)
         for path in paths:
             self._read(path)
 
@@ -54,76 +45,114 @@ class Histories:
                 if not line.endswith("\n"):
                     break  # torn by a kill: never written
                 word, *fields = line.split()
-                fields = dict(field.split("=", 1) for field in fields)
+                fields = {name: urllib.parse.unquote(value) for name, value in
+                          (field.split("=", 1) for field in fields)}
                 if word == "call":
-                    self.operations += 1
                     calls[fields["op"]] = fields
+                    self.calls[fields["op"]] = (
+                        (fields["scope"], fields["key"]), int(fields["t"]))
                 elif word == "answer" and fields["op"] in calls:
                     self._take(calls.pop(fields["op"]), fields)
 
     def _take(self, call, answer):
-        if answer["code"] != "OK":
-            self.unserved += answer["code"] in _UNSERVED
+        kind, outcome = call["kind"], answer.get("outcome")
+        if answer["code"] != "OK" or not (
+                kind == "finalize" and outcome in _RECORDED
+                or kind == "claim" and outcome == "claimed"
+                or kind == "release" and outcome == "released"):
             return
-        outcome = answer.get("outcome")
-        if not (call["kind"] == "finalize" and outcome in _RECORDED
-                or call["kind"] == "claim" and outcome == "claimed"
-                or call["kind"] == "release" and outcome == "released"):
-            return
-        # A Release says nothing of the record's end, a Claim when it ends if
-        # nothing more happens: a Release at once may end it a lease earlier.
-        expires_us = answer.get("expires_us")
-        if expires_us is not None:
-            expires_us = int(expires_us) - int(answer.get("lease_us", 0))
         self.acknowledged.append(Acknowledged(
-            call["kind"], call["op"], (call["scope"], call["key"]),
-            call["token"], int(call["t"]), int(answer["t"]),
-            call.get("digest", ""), int(answer.get("fencing", 0)),
-            expires_us))
+            kind, call["op"], call["scope"], call["key"], call["token"],
+            int(answer["t"]), call.get("digest", ""),
+            int(answer.get("fencing", 0))))
 
     def count(self, kind):
         return sum(one.kind == kind for one in self.acknowledged)
 
 
-def read_records(node, database, scope):
-    """What the node holds of a scope, and its clock."""
-    rows = node.rows(
-        "SELECT scope, key, fencing_token, claim_token, in_flight, gave_up, "
-        "coalesce(encode(response_digest, 'hex'), '') "
-        f"FROM idempotency_records WHERE scope = '{scope}' OR "
-        f"starts_with(scope, '{scope}/')", database)
-    now_us = int(node.sql("SELECT (extract(epoch FROM clock_timestamp()) * "
-                          "1e6)::bigint", database))
-    return {(row[0], row[1]): Record(int(row[2]), row[3], row[4] == "t",
-                                     row[5] != "0", row[6])
-            for row in rows}, now_us
+def _of(scope):
+    return f"(scope = '{scope}' OR starts_with(scope, '{scope}/'))"
 
 
-def find_lost(histories, records, now_us):
-    """One line for each acknowledged call that is not there any more, by kind.
-    """
+def read_changes(node, database, scope):
+    """The changes that a node shows, as (scope, key, version, when)."""
+    return {tuple(row) for row in node.rows(
+        "SELECT scope, key, version, at FROM fault_transitions WHERE "
+        + _of(scope), database)}
+
+
+class Survivors:
+    """What a primary holds of a scope, and how it came to it."""
+
+    def __init__(self, node, database, scope):
+        self._responses = set()  # (scope, key, token, digest)
+        self._grants = set()  # (scope, key, token, fencing token)
+        self._ended = set()  # (scope, key, token)
+        self._fencing = {}  # (scope, key): fencing token of the record
+        for row in node.rows(
+                "SELECT scope, key, claim_token, fencing_token, "
+                "coalesce(encode(response_digest, 'hex'), ''), in_flight, "
+                f"gave_up FROM fault_transitions WHERE {_of(scope)}", database):
+            *attempt, fencing, digest, in_flight, gave_up = row
+            self._grants.add((*attempt, int(fencing)))
+            if digest:
+                self._responses.add((*attempt, digest))
+            elif in_flight == "f" or gave_up != "0":
+                self._ended.add(tuple(attempt))
+        for row in node.rows("SELECT scope, key, fencing_token FROM "
+                             f"idempotency_records WHERE {_of(scope)}", database):
+            self._fencing[row[0], row[1]] = int(row[2])
+
+    def lost(self, one):
+        """What is wrong with an acknowledged call, or None."""
+        attempt = (one.scope, one.key, one.token)
+        if one.kind == "finalize":
+            if (*attempt, one.digest) not in self._responses:
+                return "its response was never recorded"
+        elif one.kind == "release":
+            if attempt not in self._ended:
+                return "its attempt never ended"
+        elif (*attempt, one.fencing) not in self._grants:
+            return "it was never granted"
+        elif self._fencing.get(attempt[:2], one.fencing) < one.fencing:
+            return f"the record is back at {self._fencing[attempt[:2]]}"
+        return None
+
+
+def find_lost(histories, survivors):
+    """A line for each acknowledged call that is not there any more, by kind."""
     lost = collections.defaultdict(list)
     for one in histories.acknowledged:
-        what = _what_is_wrong(one, records.get(one.key), now_us)
-        if what:
-            lost[one.kind].append(f"{'/'.join(one.key)}: {one.kind} {one.op} "
-                                  f"was acknowledged, but {what}")
+        what = survivors.lost(one)
+        if what is not None:
+            lost[one.kind].append(
+                f"{one.scope} {one.key}: {one.kind} {one.op} was acknowledged, "
+                f"but here {what}")
     return lost
 
 
-def _what_is_wrong(one, record, now_us):
-    is_over = one.expires_us is not None and one.expires_us <= now_us
-    if record is None:
-        # Nobody can say what became of a Release once its record is gone.
-        if one.kind == "release" or is_over:
-            return None
-        return "there is no record"
-    if one.kind == "claim":
-        if record.fencing < one.fencing:
-            return f"the fencing token is {record.fencing}, not {one.fencing}"
-    elif one.kind == "finalize":
-        if record.digest != one.digest and not is_over:
-            return f"the record has the response '{record.digest}'"
-    elif record.token == one.token and record.in_flight and not record.gave_up:
-        return "its attempt runs"
-    return None
+class Phantoms:
+    """Changes that a primary showed and its successor never had: the wait for
+    the standby was cut short, or the primary was restarted meanwhile. That it
+    can happen, and that reads may be answered from it, is a limit that README
+    states; what counts is that nothing was acknowledged by it."""
+
+    def __init__(self, shown, survived, until):
+        """Reads that are called after `until`, by the clock of histories, have
+        no such excuse."""
+        self.count = len(shown - survived)
+        self._keys = {change[:2] for change in shown - survived}
+        self._until = until
+
+    def explain(self, violation, histories):
+        """Whether fault-checker's line is about an answer that was read from
+        such a change, and changed nothing."""
+        acknowledged = {one.op for one in histories.acknowledged}
+        return any(self._may_be_of(op, histories) and op not in acknowledged
+                   for op in re.findall(r"\bc\d+-\d+\b", violation))
+
+    def _may_be_of(self, op, histories):
+        if op not in histories.calls:
+            return False
+        key, called = histories.calls[op]
+        return key in self._keys and called < self._until

@@ -7,15 +7,11 @@ more, and pair.turn() has been called. Traffic goes on all the time.
 
 import time
 
+from histories import now
 from postgres import wait_until
 from programs import ProgramError
 
 STANDBY = "s1"
-
-
-def now():
-    """The clock of histories."""
-    return time.monotonic_ns()
 
 
 class Pair:
@@ -29,6 +25,10 @@ class Pair:
         # Of the last failover: when it was asked for, and when it was done.
         self.began = self.promoted = None
         self.details = ""
+        self.lag = None
+        # Called with a primary that may show what its standby never had, just
+        # before it is ended.
+        self.before_end = None
 
     def make(self):
         self.primary.make()
@@ -171,7 +171,7 @@ def without_standby(pair, random):
     pair.primary.require_standby(None)
     time.sleep(1)
     lag = random.choice([0, 0.1, 0.5, 2])
-    pair.details = f"lag {lag} s"
+    pair.lag = lag
     if lag == 0:
         pair.primary.kill()
         pair.turn()
@@ -182,6 +182,7 @@ def without_standby(pair, random):
 
 
 def _promote_what_was_down(pair):
+    pair.before_end(pair.primary)
     pair.primary.kill()
     pair.standby.start()
     pair.turn()

@@ -59,6 +59,8 @@ class Runner:
         check = None
         try:
             self._deployment.database.heal()
+            if round_.problems:
+                self._deployment.database.undo()
             check = round_.start_check()
         except ProgramError as error:
             round_.problems.append(f"not checked: {error}")
@@ -132,24 +134,17 @@ class Failovers:
     def play(self):
         """Each kind once."""
         begun = time.monotonic()
-        self.rounds += failover.run(
+        self.rounds.extend(failover.run(
             self._arguments.build_dir, self._folder,
             len(failover.KINDS), list(failover.KINDS),
-            self._arguments.seed + len(self.rounds), self._say)
+            self._arguments.seed + len(self.rounds), self._say))
         self.minutes += (time.monotonic() - begun) / 60
 
     def write_down(self):
         """A row of the ledger of their own."""
-        if not self.rounds:
-            return
-        ledger.append(
-            "failover", self.minutes,
-            {"failover_" + done.kind for done in self.rounds},
-            self._arguments.seed, faults=len(self.rounds),
-            operations=sum(done.operations for done in self.rounds),
-            failovers=sum(done.kind not in failover.LOSING
-                          for done in self.rounds),
-            violations=sum(len(done.violations) for done in self.rounds))
+        if self.rounds:
+            failover.write_down(self.rounds, self.minutes,
+                                self._arguments.seed)
 
     def publish(self):
         """Whether nothing was violated."""

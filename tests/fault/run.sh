@@ -6,6 +6,7 @@ usage() {
   cat <<'TEXT'
 usage: tests/fault/run.sh [--minutes N] [--classes a,b] [--seed N] [--quick]
                           [--previous] [--mutants [--only a,b]] [--list]
+                          [--failover [--rounds N] [--kinds a,b]]
                           [--build_dir=DIR]
 
 Builds the programs, starts a private PostgreSQL, three servers between gates,
@@ -28,6 +29,9 @@ Without --minutes every class is played once, in about 15 minutes.
                    those of now; builds it
   --mutants        instead: servers with planted bugs, each until it is caught;
                    with --only a,b these bugs
+  --failover       instead: a primary and its synchronous standby, which is
+                   promoted under load in each of seven ways; with --rounds N so
+                   many times in all, with --kinds a,b only in these ways
   --build_dir=DIR  default: build
 
 As root it can also fill disks (on filesystems of its own) and run PostgreSQL;
@@ -42,14 +46,18 @@ targets=(idempotency-server fault-caller fault-wallet fault-gate fault-checker
   skewed_clock)
 planted=()
 previous=
+program=run.py
 while (($#)); do
   case $1 in
-    --minutes | --classes | --seed | --only)
+    --minutes | --classes | --seed | --only | --rounds | --kinds)
       (($# > 1)) || { usage >&2; exit 2; }
       flags+=("$1" "$2")
       shift
       ;;
-    --minutes=* | --classes=* | --seed=* | --only=*) flags+=("$1") ;;
+    --minutes=* | --classes=* | --seed=* | --only=* | --rounds=* | --kinds=*)
+      flags+=("$1")
+      ;;
+    --failover) program=failover.py ;;
     --quick)
       flags+=("$1")
       planted=(idempotency-server-01_finalize_without_token)
@@ -109,7 +117,7 @@ if [[ -n $previous ]]; then
 fi
 
 export PYTHONDONTWRITEBYTECODE=1
-command=(python3 "$root/tests/fault/run.py" --build_dir="$build"
+command=(python3 "$root/tests/fault/$program" --build_dir="$build"
   ${flags[@]+"${flags[@]}"})
 # What it mounts goes with it, also if it is killed.
 if unshare --mount --propagation private true 2>/dev/null; then

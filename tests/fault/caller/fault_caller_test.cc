@@ -66,9 +66,13 @@ class FaultCallerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = Require(TempFolder::Make());
-    const std::string database = Require(TempPostgres::SharedDatabase());
-    for (int i = 0; i < 2; ++i) replicas_.push_back(StartReplica(database));
-    Require(TempPostgres::RunAt(database, TextOf(FAULT_POLICIES)));
+    database_ = Require(TempPostgres::SharedDatabase());
+    for (int i = 0; i < 2; ++i) {
+      replicas_.push_back(StartReplica(
+          database_, {"--drain_delay=100ms", "--reaper_pause=500ms"}));
+    }
+    Require(TempPostgres::RunAt(database_, TextOf(FAULT_POLICIES)));
+    Require(TempPostgres::RunAt(database_, TextOf(FAULT_TRANSITIONS)));
     wallet_ = Start(FAULT_WALLET_PROGRAM,
                     {absl::StrCat("--ledger=", At("wallet.ledger")),
                      absl::StrCat("--socket=", At("wallet"))});
@@ -145,12 +149,56 @@ class FaultCallerTest : public ::testing::Test {
     return counts;
   }
 
+  // Pairs the machine's clock with the database's.
+  void WriteClock(HistoryWriter& history) {
+    const std::int64_t before = MonotonicNow();
+    const std::string micros = Require(TempPostgres::RunAt(
+        database_,
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"));
+    const std::int64_t after = MonotonicNow();
+    ClockEvent clock;
+    clock.t = (before + after) / 2;
+    clock.database_us = std::stoll(micros);
+    clock.error_ns = (after - before) / 2;
+    RequireOk(history.Append(clock));
+  }
+
+  // Once the servers have ended, and with them every call.
+  void Dump() {
+    for (const auto& replica : replicas_) replica->Terminate();
+    for (const auto& replica : replicas_) Require(replica->WaitForExit());
+    std::ofstream(At("dump.sql"))
+        << "SET timezone = 'UTC'; SET datestyle = 'ISO';\n"
+           "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;\n"
+           "\\o "
+        << At("transitions.tsv")
+        << "\nCOPY (SELECT * FROM fault_transitions ORDER BY seq)"
+           " TO STDOUT (FORMAT text, HEADER);\n"
+           "\\o "
+        << At("dump.tsv")
+        << "\nCOPY (SELECT clock_timestamp() AS at,"
+           " sha256(headers || '\\x00'::bytea || body) AS stored_digest, r.*"
+           " FROM idempotency_records AS r) TO STDOUT (FORMAT text, HEADER);\n"
+           "\\o "
+        << At("conflicts.tsv")
+        << "\nCOPY (SELECT * FROM idempotency_conflicts)"
+           " TO STDOUT (FORMAT text, HEADER);\n"
+           "COMMIT;\n";
+    const auto psql =
+        Start("/usr/bin/env", {"psql", "-X", "-q", "-v", "ON_ERROR_STOP=1",
+                               "-f", At("dump.sql"), database_});
+    EXPECT_EQ(Require(psql->WaitForExit(kPatience)).code, 0) << psql->Output();
+  }
+
+  std::string database_;
   std::unique_ptr<TempFolder> folder_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   std::unique_ptr<ServerProcess> wallet_;
 };
 
 TEST_F(FaultCallerTest, CallsOfEveryKindGetEveryAnswerAndAreWrittenDown) {
+  const auto harness = Require(HistoryWriter::Open(At("harness")));
+  WriteClock(*harness);
   const auto begin = steady_clock::now();
   std::vector<std::unique_ptr<ServerProcess>> callers;
   for (const char* const name : {"c1", "c2"}) {
@@ -169,6 +217,16 @@ TEST_F(FaultCallerTest, CallsOfEveryKindGetEveryAnswerAndAreWrittenDown) {
         << caller->Output();
   }
   EXPECT_THAT(MissingFrom(callers), IsEmpty());
+  WriteClock(*harness);
+  Dump();
+  const auto checker =
+      Start(FAULT_CHECKER_PROGRAM,
+            {absl::StrCat("--transitions=", At("transitions.tsv")),
+             absl::StrCat("--dump=", At("dump.tsv")),
+             absl::StrCat("--conflicts=", At("conflicts.tsv")), At("harness"),
+             At("c1"), At("c2"), At("wallet.ledger")});
+  EXPECT_EQ(Require(checker->WaitForExit(kPatience)).code, 0);
+  std::cout << checker->Output();
 
   Counts counts = Read("c1");
   for (const auto& [word, count] : Read("c2")) counts[word] += count;

@@ -28,16 +28,17 @@ bool IsDecided(const Operation& operation) {
 // Did it fail for want of a working service? Not if its own fault refused it.
 bool IsInVain(const Operation& operation) {
   if (IsDecided(operation)) return false;
-  // So short a deadline passes on a busy machine without any fault.
-  constexpr std::int64_t kPatientUs = 500'000;
-  if (operation.call.deadline_us > 0 &&
-      operation.call.deadline_us < kPatientUs) {
-    return false;
-  }
   if (!operation.answer.has_value()) return true;
   const std::string& reason = operation.answer->reason;
   return reason != "INVALID_FIELD" && reason != "UNKNOWN_POLICY" &&
          reason != "POLICY_NOT_ALLOWED";
+}
+
+// Its deadline was too short to say anything about the service.
+bool IsHasty(const Operation& operation) {
+  constexpr std::int64_t kHastyUs = 250'000;
+  return operation.call.deadline_us != 0 &&
+         operation.call.deadline_us < kHastyUs;
 }
 
 std::string Name(const RecordId& id) { return id.scope + " " + id.key; }
@@ -207,7 +208,7 @@ void CheckProgress(const RecordId& id, const KeyHistory& key,
   int dead_owner = 0;
   bool decided = false;
   for (const Operation& operation : key.operations) {
-    if (operation.call.t < settled) continue;
+    if (operation.call.t < settled || IsHasty(operation)) continue;
     if (!IsInVain(operation)) {
       decided = true;
       dead_owner = 0;
@@ -240,7 +241,7 @@ void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
   std::int64_t in_vain = 0;
   for (const auto& [id, key] : run.keys) {
     for (const Operation& operation : key.operations) {
-      if (operation.call.t < settled) continue;
+      if (operation.call.t < settled || IsHasty(operation)) continue;
       ++calls;
       if (IsInVain(operation)) ++in_vain;
     }
