@@ -127,6 +127,16 @@ def _(r):
         r.hold(0.02, 0.25)
 
 
+@fault("database_gone_after_commit", "PostgreSQL commits, and is out of reach "
+       "before its replies are there and for longer than callers wait")
+def _(r):
+    gates = [server.to_database for server in r.servers]
+    for gate in gates:
+        gate.do("swallow on")
+    r.hold(0.05, 0.3)
+    _while(r, gates, "refuse", 1, 2.5)
+
+
 @fault("calls_race", "callers see servers at different delays: duplicates and "
        "hedged calls overtake one another")
 def _(r):

@@ -12,6 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kSendsMax = 4;
+constexpr milliseconds kExpiryMax{6000};
 constexpr std::size_t kLongBodyBytes = 20'000;
 
 template <typename Request>
@@ -137,6 +138,7 @@ void Attempt::Pay() {
 }
 
 void Attempt::PayLate() {
+  if (Chance(15)) return PayAtExpiry();
   const bool before = Chance(50);
   if (before) self_.SleepFor(Part(90, 200));
   if (self_.stopped()) return;
@@ -144,6 +146,20 @@ void Attempt::PayLate() {
   if (Chance(40) && !Renew()) return;
   if (!Charge()) return;
   if (!before) self_.SleepFor(Part(90, 200));
+  if (self_.stopped()) return;
+  Finalize(Result());
+}
+
+// Comes back when its record expires, and perhaps is there still.
+void Attempt::PayAtExpiry() {
+  const auto expiry = std::chrono::seconds(claimed_.expires_at().seconds()) +
+                      std::chrono::nanoseconds(claimed_.expires_at().nanos());
+  const auto left = std::chrono::duration_cast<milliseconds>(
+      expiry - std::chrono::system_clock::now().time_since_epoch());
+  // It never does, or too late.
+  if (!claimed_.has_expires_at() || left > kExpiryMax) return Pay();
+  if (!Charge()) return;
+  self_.SleepFor(left + self_.Between(-20, 60));
   if (self_.stopped()) return;
   Finalize(Result());
 }

@@ -39,6 +39,7 @@ class Attempt {
   bool SettleAbandoned();
   void Pay();
   void PayLate();
+  void PayAtExpiry();
   void FailWithServerError();
   void RefuseForGood();
   void Vanish();
