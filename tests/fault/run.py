@@ -180,8 +180,6 @@ def parse_arguments():
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--previous")
-    parser.add_argument("--failover", action="store_true")
-    parser.add_argument("--rounds", type=int, default=len(failover.KINDS))
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     unknown = set(filter(None, arguments.classes.split(","))) - set(CLASSES)
@@ -216,10 +214,6 @@ def run(arguments, folder, progress):
     failovers = None
     if not arguments.quick and not arguments.classes:
         failovers = Failovers(arguments, folder, progress)
-    if arguments.failover:
-        failovers.play(arguments.rounds)
-        failovers.write_down()
-        return 0 if failovers.publish() else 1
     results = run_faults(arguments, failovers, folder, progress)
     minutes = progress.minutes()
     ok = summary.publish(results, folder)

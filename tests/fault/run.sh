@@ -43,6 +43,7 @@ TEXT
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build
+program=run.py
 flags=()
 targets=(idempotency-server fault-caller fault-wallet fault-gate fault-checker
   skewed_clock)
