@@ -13,7 +13,8 @@
 //   L1   claims of an abandoned record, after the last fault: not two in a row
 //        that end without a decision
 //   L2   calls of one record, after the last fault: not three and no decision
-//   L3   calls that end after their deadline, or never while their caller lived
+//   L3   calls that end after their deadline, or never while their caller
+//        lived; of commands on a stream only the unit tests can tell
 //   L4   calls after the last fault: so many must end with a decision
 // L1, L2 and L4 need a note of the end of a fault.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_

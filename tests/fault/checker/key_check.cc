@@ -110,6 +110,13 @@ std::string KeyCheck::NameOf(std::size_t i) const {
          FormatUuid(record.claim_token) + ")";
 }
 
+const std::vector<const Operation*>& KeyCheck::OperationsOf(
+    const Uuid& token) const {
+  static const std::vector<const Operation*> none;
+  const auto found = by_token_.find(token);
+  return found == by_token_.end() ? none : found->second;
+}
+
 // ---- The log by itself.
 
 void KeyCheck::CheckLog() {
@@ -131,11 +138,11 @@ void KeyCheck::CheckOneChange(std::size_t i) {
       (before == nullptr || before->fencing_token != after->fencing_token)) {
     now = std::min(now, after->claimed_at);
     CheckGrant(*after);
-    for (const Operation* operation : by_token_[after->claim_token]) {
+    for (const Operation* operation : OperationsOf(after->claim_token)) {
       resolves |= operation->call.resolve;
     }
     // Not seen from here: whoever uses HTTP or RunOnce may resolve.
-    resolves |= by_token_[after->claim_token].empty() && !once_.empty();
+    resolves |= OperationsOf(after->claim_token).empty() && !once_.empty();
   }
   CheckChange(before, after, now, resolves,
               [&](const std::string& promise, const std::string& what) {
@@ -227,7 +234,7 @@ bool KeyCheck::OnceRan(const Operation& operation, std::size_t i) const {
   const bool granted =
       before == nullptr || before->fencing_token != after->fencing_token;
   const AnswerEvent& answer = *operation.answer;
-  return granted && !by_token_.contains(after->claim_token) &&
+  return granted && OperationsOf(after->claim_token).empty() &&
          (answer.fencing == 0 || answer.fencing == after->fencing_token) &&
          Makes(operation.command, StepTo(i), SpanOf(operation, i), nullptr);
 }
@@ -312,7 +319,7 @@ bool KeyCheck::MakesChange(const Operation& operation, std::size_t i) const {
 void KeyCheck::AttributeChange(std::size_t i) {
   const Operation* definite = nullptr;
   const Operation* late = nullptr;
-  for (const Operation* operation : by_token_[states_[i]->claim_token]) {
+  for (const Operation* operation : OperationsOf(states_[i]->claim_token)) {
     if (!MakesChange(*operation, i)) continue;
     if (operation->certainty == Certainty::kUnknown) return;
     (operation->certainty == Certainty::kNothing ? definite : late) = operation;
@@ -321,7 +328,7 @@ void KeyCheck::AttributeChange(std::size_t i) {
     ++findings_.counts.late_changes;
     return;
   }
-  if (definite == nullptr && by_token_[states_[i]->claim_token].empty() &&
+  if (definite == nullptr && OperationsOf(states_[i]->claim_token).empty() &&
       MakesChangeOnce(i)) {
     return;
   }
@@ -350,7 +357,7 @@ void KeyCheck::RefuseChange(std::size_t i, const Operation* definite) {
     return;
   }
   std::string candidates;
-  for (const Operation* operation : by_token_[states_[i]->claim_token]) {
+  for (const Operation* operation : OperationsOf(states_[i]->claim_token)) {
     candidates +=
         (candidates.empty() ? "; by its token: " : ", ") + Describe(*operation);
   }

@@ -80,6 +80,9 @@ class KeyCheck {
   bool MakesChange(const Operation& operation, std::size_t i) const;
   bool MakesChangeOnce(std::size_t i) const;
 
+  // Those that named this claim token.
+  const std::vector<const Operation*>& OperationsOf(const Uuid& token) const;
+
   Step StepTo(std::size_t i) const { return {states_[i - 1], states_[i]}; }
   Span SpanOf(const Operation& operation, std::size_t i) const;
   void Violate(const std::string& number, const std::string& what);

@@ -57,7 +57,7 @@ The last line sums up:
 
   unknown            calls that ended without a decision
   overlapping_owners effects by somebody whom another had taken over from:
-                     allowed, and what fencing tokens and downstream keys are for
+                     allowed, and why there are fencing tokens
   late_changes       a copy of a request took effect beside its answer: allowed
   defects            calls that ended with INTERNAL or RECORD_CORRUPT
 

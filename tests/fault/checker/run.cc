@@ -29,123 +29,49 @@ bool IsSentOnce(const CallEvent& call, const AnswerEvent& answer) {
          answer.sends == 1;
 }
 
-// Reads histories: pairs calls with their answers.
-class Loader {
- public:
-  explicit Loader(Run& run) : run_(run) {}
+void Hear(const std::string& op, std::int64_t t, Run& run) {
+  std::int64_t& last = run.last_heard[CallerOf(op)];
+  last = std::max(last, t);
+}
 
-  absl::Status Use(Event&& event) {
-    if (auto* call = std::get_if<CallEvent>(&event)) {
-      return Add(std::move(*call));
-    }
-    if (auto* answer = std::get_if<AnswerEvent>(&event)) {
-      Hear(answer->op, answer->t);
-      const std::string op = answer->op;
-      if (answers_.emplace(op, std::move(*answer)).second) {
-        return absl::OkStatus();
-      }
-      return absl::InvalidArgumentError(op + " is answered twice");
-    }
-    if (auto* effect = std::get_if<EffectEvent>(&event)) {
-      const RecordId id{effect->scope, effect->key};
-      run_.keys[id].effects.push_back(std::move(*effect));
-    } else if (auto* note = std::get_if<NoteEvent>(&event)) {
-      run_.notes.push_back(std::move(*note));
-    } else {
-      run_.clocks.push_back(std::get<ClockEvent>(event));
-    }
-    return absl::OkStatus();
+absl::Status CheckAnswer(const Operation& operation) {
+  const AnswerEvent& answer = *operation.answer;
+  if (answer.t < operation.call.t) {
+    return absl::InvalidArgumentError(operation.name() +
+                                      " is answered before it is called");
   }
-
-  // Brings answers to calls. They may come from another file, and earlier.
-  absl::Status Finish() {
-    for (auto& [id, key] : run_.keys) {
-      for (Operation& operation : key.operations) {
-        if (absl::Status status = Settle(operation); !status.ok()) {
-          return status;
-        }
-      }
-      std::sort(key.operations.begin(), key.operations.end(),
-                [](const Operation& a, const Operation& b) {
-                  return a.call.t < b.call.t;
-                });
-      std::sort(
-          key.effects.begin(), key.effects.end(),
-          [](const EffectEvent& a, const EffectEvent& b) { return a.t < b.t; });
-    }
-    if (answers_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("the answer of " +
-                                      answers_.begin()->first + " has no call");
+  const bool has_response = answer.outcome == Outcome::kReplay ||
+                            (answer.outcome == Outcome::kFound &&
+                             answer.state == SaidState::kFinalized);
+  if (has_response && answer.digest.empty() &&
+      operation.call.kind != Kind::kOnce) {
+    return absl::InvalidArgumentError(operation.name() +
+                                      " has a response without a digest");
   }
+  return absl::OkStatus();
+}
 
- private:
-  absl::Status Add(CallEvent call) {
-    Hear(call.op, call.t);
-    if (!names_.insert(call.op).second) {
-      return absl::InvalidArgumentError(call.op + " is called twice");
-    }
-    absl::StatusOr<Command> command = CommandOf(call);
-    if (!command.ok()) return command.status();
-    const RecordId id{call.scope, call.key};
-    if (!call.token.empty()) run_.token_owners.emplace(call.token, id);
-    run_.keys[id].operations.push_back(
-        {.call = std::move(call), .command = *std::move(command)});
-    return absl::OkStatus();
-  }
+void Sort(KeyHistory& key) {
+  std::sort(key.operations.begin(), key.operations.end(),
+            [](const Operation& a, const Operation& b) {
+              return a.call.t < b.call.t;
+            });
+  std::sort(
+      key.effects.begin(), key.effects.end(),
+      [](const EffectEvent& a, const EffectEvent& b) { return a.t < b.t; });
+  std::sort(key.changes.begin(), key.changes.end(),
+            [](const Change& a, const Change& b) { return a.seq < b.seq; });
+}
 
-  absl::Status Settle(Operation& operation) {
-    const auto found = answers_.find(operation.name());
-    if (found != answers_.end()) {
-      operation.answer = std::move(found->second);
-      answers_.erase(found);
-      if (absl::Status status = Check(operation); !status.ok()) return status;
-    }
-    operation.certainty = CertaintyOf(operation.call, operation.answer);
-    return absl::OkStatus();
-  }
-
-  static absl::Status Check(const Operation& operation) {
-    const AnswerEvent& answer = *operation.answer;
-    if (answer.t < operation.call.t) {
-      return absl::InvalidArgumentError(operation.name() +
-                                        " is answered before it is called");
-    }
-    const bool has_response = answer.outcome == Outcome::kReplay ||
-                              (answer.outcome == Outcome::kFound &&
-                               answer.state == SaidState::kFinalized);
-    if (has_response && answer.digest.empty() &&
-        operation.call.kind != Kind::kOnce) {
-      return absl::InvalidArgumentError(operation.name() +
-                                        " has a response without a digest");
-    }
-    return absl::OkStatus();
-  }
-
-  void Hear(const std::string& op, std::int64_t t) {
-    std::int64_t& last = run_.last_heard[CallerOf(op)];
-    last = std::max(last, t);
-  }
-
-  Run& run_;
-  absl::node_hash_map<std::string, AnswerEvent> answers_{};
-  absl::flat_hash_set<std::string> names_{};
-};
-
-absl::Status ReadTables(const Files& files, Run& run) {
-  absl::Status status = ReadTransitions(files.transitions, [&](Change change) {
-    const RecordId id = change.row.id;
-    run.keys[id].changes.push_back(std::move(change));
-  });
+absl::Status ReadTables(const Files& files, RunBuilder& run) {
+  absl::Status status = ReadTransitions(
+      files.transitions, [&](Change change) { run.Add(std::move(change)); });
   if (!status.ok()) return status;
-  status = ReadRecords(files.dump, [&](StoredRow row) {
-    const RecordId id = row.id;
-    run.keys[id].dump.push_back(std::move(row));
-  });
+  status =
+      ReadRecords(files.dump, [&](StoredRow row) { run.Add(std::move(row)); });
   if (!status.ok() || files.conflicts.empty()) return status;
-  run.has_conflicts = true;
   return ReadConflicts(files.conflicts, [&](Conflict conflict) {
-    const RecordId id = conflict.id;
-    run.keys[id].conflicts.push_back(std::move(conflict));
+    run.Add(std::move(conflict));
   });
 }
 
@@ -182,23 +108,100 @@ std::string CallerOf(const std::string& op) {
   return op.substr(0, op.rfind('-'));
 }
 
+absl::Status RunBuilder::Add(Event&& event) {
+  if (auto* call = std::get_if<CallEvent>(&event)) {
+    return AddCall(std::move(*call));
+  }
+  if (auto* answer = std::get_if<AnswerEvent>(&event)) {
+    return AddAnswer(std::move(*answer));
+  }
+  if (auto* effect = std::get_if<EffectEvent>(&event)) {
+    const RecordId id{effect->scope, effect->key};
+    run_.keys[id].effects.push_back(std::move(*effect));
+  } else if (auto* note = std::get_if<NoteEvent>(&event)) {
+    run_.notes.push_back(std::move(*note));
+  } else {
+    run_.clocks.push_back(std::get<ClockEvent>(event));
+  }
+  return absl::OkStatus();
+}
+
+void RunBuilder::Add(Change change) {
+  const RecordId id = change.row.id;
+  run_.keys[id].changes.push_back(std::move(change));
+}
+
+void RunBuilder::Add(StoredRow row) {
+  const RecordId id = row.id;
+  run_.keys[id].dump.push_back(std::move(row));
+}
+
+void RunBuilder::Add(Conflict conflict) {
+  const RecordId id = conflict.id;
+  run_.keys[id].conflicts.push_back(std::move(conflict));
+}
+
+absl::Status RunBuilder::AddCall(CallEvent call) {
+  Hear(call.op, call.t, run_);
+  if (!names_.insert(call.op).second) {
+    return absl::InvalidArgumentError(call.op + " is called twice");
+  }
+  absl::StatusOr<Command> command = CommandOf(call);
+  if (!command.ok()) return command.status();
+  const RecordId id{call.scope, call.key};
+  if (!call.token.empty()) run_.token_owners.emplace(call.token, id);
+  run_.keys[id].operations.push_back(
+      {.call = std::move(call), .command = *std::move(command)});
+  return absl::OkStatus();
+}
+
+absl::Status RunBuilder::AddAnswer(AnswerEvent answer) {
+  Hear(answer.op, answer.t, run_);
+  const std::string op = answer.op;
+  if (answers_.emplace(op, std::move(answer)).second) return absl::OkStatus();
+  return absl::InvalidArgumentError(op + " is answered twice");
+}
+
+absl::Status RunBuilder::Settle(Operation& operation) {
+  const auto found = answers_.find(operation.name());
+  if (found != answers_.end()) {
+    operation.answer = std::move(found->second);
+    answers_.erase(found);
+    if (absl::Status status = CheckAnswer(operation); !status.ok()) {
+      return status;
+    }
+  }
+  operation.certainty = CertaintyOf(operation.call, operation.answer);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Run> RunBuilder::Finish() {
+  for (auto& [id, key] : run_.keys) {
+    for (Operation& operation : key.operations) {
+      if (absl::Status status = Settle(operation); !status.ok()) return status;
+    }
+    Sort(key);
+  }
+  if (!answers_.empty()) {
+    return absl::InvalidArgumentError("the answer of " +
+                                      answers_.begin()->first + " has no call");
+  }
+  return std::move(run_);
+}
+
 absl::StatusOr<Run> ReadRun(const Files& files) {
-  Run run;
-  Loader loader(run);
+  RunBuilder run;
   for (const std::string& path : files.histories) {
     absl::Status status = ReadHistory(
-        path, [&](Event&& event) { return loader.Use(std::move(event)); });
+        path, [&](Event&& event) { return run.Add(std::move(event)); });
     if (!status.ok()) return status;
   }
-  if (absl::Status status = loader.Finish(); !status.ok()) return status;
   if (absl::Status status = ReadTables(files, run); !status.ok()) {
     return status;
   }
-  for (auto& [id, key] : run.keys) {
-    std::sort(key.changes.begin(), key.changes.end(),
-              [](const Change& a, const Change& b) { return a.seq < b.seq; });
-  }
-  return run;
+  absl::StatusOr<Run> read = run.Finish();
+  if (read.ok()) read->has_conflicts = !files.conflicts.empty();
+  return read;
 }
 
 }  // namespace idempotency::fault

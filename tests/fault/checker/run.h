@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -66,6 +67,29 @@ struct Run {
   // When anything was last heard of a caller; by the part of its operations'
   // names before the last '-'.
   absl::flat_hash_map<std::string, std::int64_t> last_heard{};
+};
+
+// Sorts what was written down into a run.
+class RunBuilder {
+ public:
+  // Fails on an operation that is there twice, or that no server would accept.
+  absl::Status Add(Event&& event);
+  void Add(Change change);
+  void Add(StoredRow row);
+  void Add(Conflict conflict);
+
+  // Brings answers to their calls. Fails where one has no call. Use once.
+  absl::StatusOr<Run> Finish();
+
+ private:
+  absl::Status AddCall(CallEvent call);
+  absl::Status AddAnswer(AnswerEvent answer);
+  absl::Status Settle(Operation& operation);
+
+  Run run_{};
+  // Answers may be in another file than their calls, and be read earlier.
+  absl::node_hash_map<std::string, AnswerEvent> answers_{};
+  absl::flat_hash_set<std::string> names_{};
 };
 
 // Reads everything. Fails where a file cannot be read or understood, an answer
