@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_TESTS_FAULT_CALLER_WORLD_H_
 #define IDEMPOTENCY_TESTS_FAULT_CALLER_WORLD_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>

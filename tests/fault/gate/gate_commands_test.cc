@@ -10,8 +10,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
-
-#include "tests/integration/fault_calls.h"
+#include <utility>
 
 namespace idempotency::fault {
 namespace {
@@ -28,7 +27,9 @@ class GateCommandsTest : public ::testing::Test {
     ASSERT_EQ(listen(listener_, 8), 0);
     socklen_t size = sizeof(address);
     getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    gate_ = Require(TcpGate::Make(ntohs(address.sin_port)));
+    auto gate = TcpGate::Make(ntohs(address.sin_port));
+    ASSERT_TRUE(gate.ok()) << gate.status();
+    gate_ = *std::move(gate);
     client_ = Connect();
     ASSERT_GE(client_, 0);
     server_ = accept(listener_, nullptr, nullptr);
