@@ -11,21 +11,13 @@ namespace idempotency::fault {
 namespace {
 
 bool IsTime(std::int64_t said_us, absl::Time time) {
-  return said_us == 0 || absl::FromUnixMicros(said_us) == time;
+  return absl::FromUnixMicros(said_us) == time;
 }
 
-// Unset says "never", or nothing: callers may leave times out.
+// Unset says "never".
 bool IsExpiry(const std::optional<std::int64_t>& said_us, absl::Time time) {
-  return !said_us.has_value() || absl::FromUnixMicros(*said_us) == time;
-}
-
-template <typename Number>
-bool IsNumber(std::int64_t said, Number number) {
-  return said == 0 || said == number;
-}
-
-bool IsText(const std::string& said, const std::string& text) {
-  return said.empty() || said == text;
+  return said_us.has_value() ? IsTime(*said_us, time)
+                             : time == absl::InfiniteFuture();
 }
 
 bool IsError(const absl::Status& status, const AnswerEvent& answer) {
@@ -35,7 +27,7 @@ bool IsError(const absl::Status& status, const AnswerEvent& answer) {
 bool IsReason(SaidReason said, AbandonReason reason) {
   switch (said) {
     case SaidReason::kNone:
-      return true;
+      return false;
     case SaidReason::kLeaseLapsed:
       return reason == AbandonReason::kLeaseLapsed;
     case SaidReason::kOutcomeUnknown:
@@ -64,7 +56,7 @@ bool IsState(SaidState said, const std::optional<VisibleState>& state) {
 bool FitsOutcome(const Claimed& claimed, const AnswerEvent& answer) {
   return answer.outcome == Outcome::kClaimed &&
          answer.fencing == claimed.fencing_token &&
-         IsNumber(answer.attempt, claimed.attempt) &&
+         answer.attempt == claimed.attempt &&
          IsTime(answer.lease_until_us, claimed.lease_expires_at) &&
          IsExpiry(answer.expires_us, claimed.expires_at) &&
          TellsOf(claimed.abandoned, answer);
@@ -84,8 +76,8 @@ bool FitsOutcome(const Replay& replay, const AnswerEvent& answer) {
 bool FitsOutcome(const InProgress& in_progress, const AnswerEvent& answer) {
   return answer.outcome == Outcome::kInProgress &&
          IsTime(answer.lease_until_us, in_progress.lease_expires_at) &&
-         IsNumber(answer.attempt, in_progress.attempt) &&
-         IsText(answer.owner, in_progress.owner);
+         answer.attempt == in_progress.attempt &&
+         answer.owner == in_progress.owner;
 }
 
 bool FitsOutcome(const Mismatch& mismatch, const AnswerEvent& answer) {
@@ -125,13 +117,13 @@ bool TellsOf(const std::optional<Abandoned>& abandoned,
   if (!abandoned.has_value()) return answer.abandoned_attempt == 0;
   const std::string checkpoint = abandoned->checkpoint.value_or("");
   return answer.abandoned_attempt == abandoned->attempt &&
-         IsNumber(answer.abandoned_fencing, abandoned->fencing_token) &&
+         answer.abandoned_fencing == abandoned->fencing_token &&
          IsTime(answer.abandoned_claimed_us, abandoned->claimed_at) &&
          IsTime(answer.abandoned_us, abandoned->abandoned_at) &&
          IsReason(answer.abandoned_reason, abandoned->reason) &&
-         IsNumber(answer.abandoned_status, abandoned->status_code) &&
-         IsText(answer.abandoned_checkpoint, ToHex(checkpoint)) &&
-         IsText(answer.abandoned_owner, abandoned->owner);
+         answer.abandoned_status == abandoned->status_code &&
+         answer.abandoned_checkpoint == ToHex(checkpoint) &&
+         answer.abandoned_owner == abandoned->owner;
 }
 
 bool HasResponse(const AnswerEvent& answer, const Response& response,
@@ -174,15 +166,15 @@ bool Fits(const absl::StatusOr<LookupOutcome>& decided,
   return answer.outcome == Outcome::kFound &&
          IsState(answer.state, decided->state) &&
          answer.fencing == record.fencing_token &&
-         IsNumber(answer.attempt, record.attempt) &&
-         IsText(answer.hash, ToHex(record.request_hash)) &&
-         IsText(answer.policy, record.policy.name) &&
+         answer.attempt == record.attempt &&
+         answer.hash == ToHex(record.request_hash) &&
+         answer.policy == record.policy.name &&
          IsTime(answer.created_us, record.created_at) &&
          IsTime(answer.claimed_us, record.claimed_at) &&
          IsTime(answer.lease_until_us, record.lease_expires_at) &&
          IsExpiry(answer.expires_us, record.expires_at) &&
-         IsText(answer.owner, record.owner) &&
-         IsText(answer.checkpoint, ToHex(record.checkpoint.value_or(""))) &&
+         answer.owner == record.owner &&
+         answer.checkpoint == ToHex(record.checkpoint.value_or("")) &&
          TellsOf(record.abandoned, answer) &&
          (decided->state != VisibleState::kFinalized ||
           FitsFinal(record, answer));

@@ -1,5 +1,6 @@
-// Does an answer say what was decided? Whatever it does not say is not
-// compared; times are compared to the microsecond.
+// Does an answer say what was decided, all of it? Times are compared to the
+// microsecond. What the record alone does not tell is left to CheckAnswers():
+// downstream keys, conflicts, and what is left of a lease.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_FITS_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_FITS_H_
 

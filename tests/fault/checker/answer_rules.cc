@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/core/limits.h"
+#include "tests/fault/checker/grants.h"
 
 namespace idempotency::fault {
 namespace {
@@ -38,7 +39,11 @@ class AnswerCheck {
  public:
   AnswerCheck(const RecordId& id, const KeyHistory& key,
               const DatabaseClock& clock, Findings& findings)
-      : id_(id), key_(key), clock_(clock), findings_(findings) {
+      : id_(id),
+        key_(key),
+        clock_(clock),
+        findings_(findings),
+        logged_(GrantsOf(key)) {
     for (const Operation& operation : key.operations) {
       if (operation.certainty == Certainty::kFact) {
         facts_.push_back(&operation);
@@ -114,12 +119,20 @@ class AnswerCheck {
     const std::int64_t earlier = first.answer->fencing;
     const std::int64_t later = second.answer->fencing;
     if (later > earlier ||
-        (later == earlier && first.call.token == second.call.token)) {
+        (later == earlier && first.call.token == second.call.token) ||
+        HasClockSteppedBack(earlier, later)) {
       return;
     }
     Violate("S2", second.name() + " was given fencing token " +
                       std::to_string(later) + " after " + first.name() +
                       " had been given " + std::to_string(earlier));
+  }
+
+  // A new life of a key whose record was deleted takes its fencing token from
+  // the database's clock alone.
+  bool HasClockSteppedBack(std::int64_t earlier, std::int64_t later) const {
+    return AreOfTwoLives(logged_, earlier, later) &&
+           logged_.at(later).claimed_at < logged_.at(earlier).claimed_at;
   }
 
   // When the owner of a grant first gave it up, or may have.
@@ -128,42 +141,56 @@ class AnswerCheck {
     return found == given_up_.end() ? kNever : found->second;
   }
 
+  // Can it have ended its owner's attempt without a recorded response?
+  bool MayGiveUp(const Operation& operation) const {
+    const bool is_server_error =
+        operation.call.kind == Kind::kFinalize &&
+        operation.call.status >= limits::kServerErrorMin;
+    if (operation.call.kind != Kind::kRelease && !is_server_error) return false;
+    switch (operation.certainty) {
+      case Certainty::kNothing:
+        return false;
+      case Certainty::kUnknown:
+        return true;
+      case Certainty::kFact:
+        break;
+    }
+    return !IsSentOnce(operation.call, *operation.answer) ||
+           operation.answer->outcome == Outcome::kReleased ||
+           operation.answer->outcome == Outcome::kResultReleased ||
+           operation.answer->outcome == Outcome::kResultInDoubt;
+  }
+
   void CheckLiveOwners() {
     for (const Operation& operation : key_.operations) {
-      const bool gives_up = operation.call.kind == Kind::kRelease ||
-                            (operation.call.kind == Kind::kFinalize &&
-                             operation.call.status >= limits::kServerErrorMin);
-      if (!gives_up) continue;
+      if (!MayGiveUp(operation)) continue;
       const auto [first, is_new] =
           given_up_.emplace(operation.call.token, operation.call.t);
       first->second = std::min(first->second, operation.call.t);
     }
     for (auto second = grants_.begin(); second != grants_.end(); ++second) {
       for (auto first = grants_.begin(); first != second; ++first) {
-        CheckOneLiveOwner(first->second, second->second);
+        CheckOneLiveOwner(*first, *second);
       }
     }
   }
 
-  void CheckOneLiveOwner(const Grant& first, const Grant& second) {
+  void CheckOneLiveOwner(const std::pair<const std::int64_t, Grant>& earlier,
+                         const std::pair<const std::int64_t, Grant>& later) {
+    const Grant& first = earlier.second;
+    const Grant& second = later.second;
     if (first.token == second.token ||
         second.first_told >= first.lease_end - clock_.error_ns() ||
         MayHaveGivenUp(first.token) < second.first_told) {
       return;
     }
     // A new life of the key: the first was recorded, and that had expired.
-    if (second.attempt == 1 && WasRecordedUntil(first.token, second)) return;
+    if (AreOfTwoLives(logged_, earlier.first, later.first) &&
+        logged_.at(earlier.first).recorded) {
+      return;
+    }
     Violate("S3", second.op + " was given the key while the lease of " +
                       first.op + " ran");
-  }
-
-  bool WasRecordedUntil(const std::string& token, const Grant& next) const {
-    return std::any_of(key_.operations.begin(), key_.operations.end(),
-                       [&](const Operation& operation) {
-                         return operation.call.kind == Kind::kFinalize &&
-                                operation.call.token == token &&
-                                operation.call.t < next.first_told;
-                       });
   }
 
   // S4: one claim token has one grant, unless somebody else had one between.
@@ -255,113 +282,18 @@ class AnswerCheck {
   const KeyHistory& key_;
   const DatabaseClock& clock_;
   Findings& findings_;
+  const LoggedGrants logged_;
   std::vector<const Operation*> facts_{};   // in the order of their answers
   std::map<std::int64_t, Grant> grants_{};  // by fencing token
   std::map<std::string, std::int64_t> given_up_{};
   std::vector<Recorded> recorded_{};
 };
 
-// ---- Effects.
-
-bool ToldOfGrant(const Operation& operation, const EffectEvent& effect) {
-  return operation.certainty == Certainty::kFact &&
-         operation.answer->outcome == Outcome::kClaimed &&
-         operation.call.token == effect.token &&
-         operation.answer->t <= effect.t &&
-         (effect.fencing == 0 || operation.answer->fencing == effect.fencing) &&
-         (operation.answer->downstream.empty() ||
-          operation.answer->downstream == effect.downstream);
-}
-
-// Was whoever acted told before that he may? Of a whole operation's claim only
-// the log tells, and it may not even be known which one it was.
-bool WasAllowed(const EffectEvent& effect, const KeyHistory& key,
-                const KeyCheck& states, const DatabaseClock& clock) {
-  const bool named = std::any_of(key.operations.begin(), key.operations.end(),
-                                 [&](const Operation& operation) {
-                                   return !effect.token.empty() &&
-                                          operation.call.token == effect.token;
-                                 });
-  if (!named) {
-    const std::optional<std::int64_t> granted =
-        states.FirstGrantOf(ParseUuid(effect.token));
-    return granted.has_value() && *granted - clock.error_ns() <= effect.t;
-  }
-  return std::any_of(key.operations.begin(), key.operations.end(),
-                     [&](const Operation& operation) {
-                       return ToldOfGrant(operation, effect);
-                     });
-}
-
-// Had another owner taken over for certain when this one acted?
-bool IsOvertaken(const EffectEvent& effect, const KeyCheck& states) {
-  if (effect.fencing == 0) return false;
-  for (std::size_t i = states.FirstStateAt(effect.t);
-       i <= states.LastStateAt(effect.t); ++i) {
-    const Record* const state = states.state(i);
-    if (state == nullptr || state->fencing_token <= effect.fencing) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// One downstream key for all attempts until a Release frees the key.
-void CheckDownstreamKeys(const RecordId& id, const KeyHistory& key,
-                         Findings& findings) {
-  std::map<std::int64_t, std::int32_t> freed_counts;  // by fencing token
-  for (const Change& change : key.changes) {
-    freed_counts.emplace(change.row.record.fencing_token,
-                         change.row.record.freed_count);
-  }
-  std::map<std::int32_t, const Operation*> first;
-  for (const Operation& operation : key.operations) {
-    if (operation.certainty != Certainty::kFact ||
-        operation.answer->outcome != Outcome::kClaimed ||
-        operation.answer->downstream.empty()) {
-      continue;
-    }
-    const auto freed = freed_counts.find(operation.answer->fencing);
-    if (freed == freed_counts.end()) continue;
-    const auto known = first.emplace(freed->second, &operation).first;
-    if (known->second->answer->downstream == operation.answer->downstream) {
-      continue;
-    }
-    findings.Violate("S14", id,
-                     known->second->name() + " and " + operation.name() +
-                         " were given two downstream keys for one operation");
-  }
-}
-
 }  // namespace
 
 void CheckAnswers(const RecordId& id, const KeyHistory& key,
                   const DatabaseClock& clock, Findings& findings) {
   AnswerCheck(id, key, clock, findings).Run();
-}
-
-void CheckEffects(const RecordId& id, const KeyHistory& key,
-                  const KeyCheck& states, const DatabaseClock& clock,
-                  Findings& findings) {
-  std::map<std::string, std::int64_t> executed;
-  for (const EffectEvent& effect : key.effects) {
-    ++findings.counts.effects;
-    if (effect.result == EffectResult::kExecuted &&
-        ++executed[effect.downstream] == 2) {
-      findings.Violate("S14", id,
-                       "downstream key " + effect.downstream +
-                           " was executed twice, the second time by " +
-                           effect.token);
-    }
-    if (!WasAllowed(effect, key, states, clock)) {
-      findings.Violate("S14", id,
-                       "an effect under downstream key " + effect.downstream +
-                           " by " + effect.token +
-                           ", which had not been given the key");
-    }
-    if (IsOvertaken(effect, states)) ++findings.counts.overlapping_owners;
-  }
-  CheckDownstreamKeys(id, key, findings);
 }
 
 }  // namespace idempotency::fault

@@ -1,5 +1,6 @@
-// What the callers of one record may never be told, whatever the log says:
-// S1 to S4, S6, S8 and S11, and what acted in the outside world, S14.
+// What the callers of one record may never be told, whatever core/transitions
+// says: S1 to S4, S6, S8 and S11; what they are told beyond the record, in part
+// of S3, S5 and S7; and what acted in the outside world, S14.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_
 
@@ -13,10 +14,12 @@ namespace idempotency::fault {
 void CheckAnswers(const RecordId& id, const KeyHistory& key,
                   const DatabaseClock& clock, Findings& findings);
 
+void CheckTold(const RecordId& id, const KeyHistory& key,
+               const DatabaseClock& clock, Findings& findings);
+
 // `states`: after its Run().
 void CheckEffects(const RecordId& id, const KeyHistory& key,
-                  const KeyCheck& states, const DatabaseClock& clock,
-                  Findings& findings);
+                  const KeyCheck& states, Findings& findings);
 
 }  // namespace idempotency::fault
 

@@ -52,7 +52,8 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
     KeyCheck states(id, key, run, *clock, findings);
     states.Run();
     CheckAnswers(id, key, *clock, findings);
-    CheckEffects(id, key, states, *clock, findings);
+    CheckTold(id, key, *clock, findings);
+    CheckEffects(id, key, states, findings);
     CheckFinalTable(id, key, findings);
     if (run.has_conflicts) CheckEvidence(id, key, findings);
     if (settled.has_value()) {

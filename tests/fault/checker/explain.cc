@@ -84,18 +84,6 @@ absl::StatusOr<Command> ReleaseOf(const CallEvent& call) {
   return absl::InvalidArgumentError("call " + call.op + " has no disposition");
 }
 
-absl::StatusOr<Command> OnceOf(const CallEvent& call) {
-  const std::optional<std::string> hash = FromHex(call.hash);
-  const std::optional<std::string> digest = FromHex(call.digest);
-  if (!hash.has_value() || !digest.has_value()) {
-    return absl::InvalidArgumentError("call " + call.op +
-                                      ": hash and digest are not hexadecimal");
-  }
-  return OnceCommand{.id = {call.scope, call.key},
-                     .request_hash = *hash,
-                     .response_digest = *digest};
-}
-
 // ---- Changes.
 
 // The times at which the change can have been decided, the likeliest first:
@@ -186,44 +174,6 @@ bool MakesWithin(const OneCommand& command, const Step& step, const Span& span,
   });
 }
 
-// The claim, finalize or release that a change of an operation's, whose tokens
-// nobody knows, can only have been.
-bool OnceMakes(const OnceCommand& once, const Step& step, const Span& span) {
-  const Record& after = *step.after;
-  if (!once.request_hash.empty() && once.request_hash != after.request_hash) {
-    return false;
-  }
-  ClaimCommand claim{.id = once.id,
-                     .request_hash = after.request_hash,
-                     .claim_token = after.claim_token,
-                     .lease = after.lease,
-                     .checkpoint = after.checkpoint,
-                     .checkpoint_number = after.checkpoint_number,
-                     .owner = after.owner,
-                     .policy = after.policy};
-  for (const bool resolves : {false, true}) {
-    claim.resolve_in_doubt = resolves;
-    if (MakesWithin(claim, step, span, nullptr)) return true;
-  }
-  FinalizeCommand finalize{.id = once.id,
-                           .claim_token = after.claim_token,
-                           .response = after.response,
-                           .response_digest = after.response_digest};
-  if (after.state == RecordState::kUnfinished) {
-    finalize.response.status_code = after.gave_up_status_code;
-  }
-  if (MakesWithin(finalize, step, span, nullptr)) return true;
-  for (const Disposition disposition :
-       {Disposition::kNotExecuted, Disposition::kOutcomeUnknown,
-        Disposition::kNeverExecuted}) {
-    const ReleaseCommand release{.id = once.id,
-                                 .claim_token = after.claim_token,
-                                 .disposition = disposition};
-    if (MakesWithin(release, step, span, nullptr)) return true;
-  }
-  return false;
-}
-
 // ---- Answers.
 
 // Between these times what is told of `state` does not change.
@@ -238,14 +188,11 @@ std::vector<absl::Time> MomentsOf(const Record* state, const Span& span) {
   return moments;
 }
 
-// What a Replay does not say of itself. A caller through HTTP may not know the
-// response as it was recorded.
-bool ReplaysState(const AnswerEvent& answer, const Record* state,
-                  bool digest_is_optional) {
+// What a Replay does not say of itself.
+bool ReplaysState(const AnswerEvent& answer, const Record* state) {
   if (answer.outcome != Outcome::kReplay) return true;
-  if (state == nullptr) return false;
-  if (digest_is_optional && answer.digest.empty()) return true;
-  return HasResponse(answer, state->response, state->response_digest);
+  return state != nullptr &&
+         HasResponse(answer, state->response, state->response_digest);
 }
 
 template <typename Decide>
@@ -256,21 +203,6 @@ bool AnswersWithin(const AnswerEvent& answer, const Record* state,
     const auto decision = decide(now);
     return !decision.write.has_value() && Fits(decision.answer, answer);
   });
-}
-
-// As a claim by a token that no record has.
-bool OnceAnswers(const OnceCommand& once, const AnswerEvent& answer,
-                 const Record* state, const Span& span) {
-  ClaimCommand claim{
-      .id = once.id, .request_hash = once.request_hash, .policy = Policy{}};
-  if (once.request_hash.empty() && state != nullptr) {
-    claim.request_hash = state->request_hash;
-    if (answer.outcome == Outcome::kMismatch) claim.request_hash += '?';
-  }
-  return ReplaysState(answer, state, true) &&
-         AnswersWithin(answer, state, span, [&](absl::Time now) {
-           return DecideClaim(state, claim, now);
-         });
 }
 
 }  // namespace
@@ -285,8 +217,6 @@ absl::StatusOr<Command> CommandOf(const CallEvent& call) {
       return LookupCommand{.id = {call.scope, call.key}};
     case Kind::kRelease:
       return ReleaseOf(call);
-    case Kind::kOnce:
-      return OnceOf(call);
     case Kind::kUnset:
       break;
   }
@@ -306,12 +236,10 @@ bool Makes(const Command& command, const Step& step, const Span& span,
     if (finalize->claim_token != step.after->claim_token) return false;
     return MakesWithin(AsStored(*finalize, *step.after), step, span, answer);
   }
-  if (const auto* release = std::get_if<ReleaseCommand>(&command)) {
-    if (release->claim_token != step.after->claim_token) return false;
-    return MakesWithin(*release, step, span, answer);
-  }
-  const auto* const once = std::get_if<OnceCommand>(&command);
-  return once != nullptr && OnceMakes(*once, step, span);
+  const auto* const release = std::get_if<ReleaseCommand>(&command);
+  return release != nullptr &&
+         release->claim_token == step.after->claim_token &&
+         MakesWithin(*release, step, span, answer);
 }
 
 bool Answers(const Command& command, const AnswerEvent& answer,
@@ -319,7 +247,7 @@ bool Answers(const Command& command, const AnswerEvent& answer,
   if (const auto* claim = std::get_if<ClaimCommand>(&command)) {
     ClaimCommand with_policy = *claim;
     with_policy.policy = Policy{};
-    return ReplaysState(answer, state, false) &&
+    return ReplaysState(answer, state) &&
            AnswersWithin(answer, state, span, [&](absl::Time now) {
              return DecideClaim(state, with_policy, now);
            });
@@ -333,9 +261,6 @@ bool Answers(const Command& command, const AnswerEvent& answer,
     return AnswersWithin(answer, state, span, [&](absl::Time now) {
       return DecideRelease(state, *release, now);
     });
-  }
-  if (const auto* once = std::get_if<OnceCommand>(&command)) {
-    return OnceAnswers(*once, answer, state, span);
   }
   const std::vector<absl::Time> moments = MomentsOf(state, span);
   return std::any_of(moments.begin(), moments.end(), [&](absl::Time now) {

@@ -12,16 +12,8 @@
 
 namespace idempotency::fault {
 
-// A whole operation through HTTP or RunOnce. Its claim tokens are not known;
-// an empty request hash: neither is that.
-struct OnceCommand {
-  RecordId id{};
-  std::string request_hash{};
-  std::string response_digest{};
-};
-
-using Command = std::variant<ClaimCommand, FinalizeCommand, LookupCommand,
-                             ReleaseCommand, OnceCommand>;
+using Command =
+    std::variant<ClaimCommand, FinalizeCommand, LookupCommand, ReleaseCommand>;
 
 // What was asked. Fails on a call that no server would accept: a claim token
 // that is none, a hash that is not hexadecimal.

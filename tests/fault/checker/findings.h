@@ -24,8 +24,8 @@ struct Counts {
   std::int64_t effects = 0;
   // Somebody acted while another owner had the grant already.
   std::int64_t overlapping_owners = 0;
-  // A change by an operation that had been answered before, or that had been
-  // answered with something else: a copy of its request was late.
+  // A change by an operation beside the one that it was told of: its request
+  // came twice, or the server tried it again.
   std::int64_t late_changes = 0;
   // Answered INTERNAL or DATA_LOSS: a defect, whatever the state.
   std::int64_t defects = 0;

@@ -19,19 +19,14 @@
 //   call     a request is about to be sent. Written BEFORE it is sent.
 //     *op      names the call, over all files of a run: c1-17
 //     *t  *path  *kind  *scope  *key
-//     path     unary and bulk send the request once; the others may send it
-//              again, or on two ways at a time
-//     kind     claim, finalize, lookup, release; or once: a whole operation
-//              whose claims and finalizes have no lines of their own (HTTP
-//              through the middleware or the sidecar, RunOnce)
+//     path     unary and bulk send the request once; client may send it again
+//     kind     claim, finalize, lookup, release
 //     claim    token hash renew lease_us wait_us resolve policy checkpoint
 //              checkpoint_number owner
 //     finalize token status digest body_omitted headers_omitted; and how much
 //              there is of what may be left out: body_bytes header_count
 //              header_bytes (of names and values)
 //     release  token disposition
-//     once     hash policy, where known; digest: of the response that its
-//              function would give. Repeats of it are calls of their own
 //     deadline_us  how long the caller waits at most
 //
 //   answer   a call has ended. Written AFTER its end is known; a call that has
@@ -55,8 +50,6 @@
 //                    lease_until_us finalized_us expires_us status digest
 //                    body_omitted headers_omitted checkpoint downstream
 //                    conflicts owner abandoned_*
-//       executed     (of a once: its function ran in this call)
-//                    status digest fencing attempt downstream abandoned_*
 //     digest is of the response as it came, computed by the caller from what he
 //     got: ResponseDigest() of server/core/digest.h.
 //     abandoned_attempt is more than 0 where the answer tells of an abandoned
@@ -96,8 +89,8 @@
 
 namespace idempotency::fault {
 
-enum class Path { kUnset, kUnary, kBulk, kClient, kHedge, kOnce, kHttp };
-enum class Kind { kUnset, kClaim, kFinalize, kLookup, kRelease, kOnce };
+enum class Path { kUnset, kUnary, kBulk, kClient };
+enum class Kind { kUnset, kClaim, kFinalize, kLookup, kRelease };
 enum class SaidDisposition {
   kUnset,
   kNotExecuted,
@@ -118,7 +111,6 @@ enum class Outcome {
   kReleased,
   kNotReleased,
   kFound,
-  kExecuted,
 };
 enum class SaidState { kNone, kInProgress, kFinalized, kReleased, kInDoubt };
 enum class SaidReason { kNone, kLeaseLapsed, kOutcomeUnknown, kServerError };

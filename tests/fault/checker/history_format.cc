@@ -15,13 +15,12 @@ template <typename Enum>
 struct Names;
 template <>
 struct Names<Path> {
-  static constexpr std::string_view kAll[] = {
-      "", "unary", "bulk", "client", "hedge", "once", "http"};
+  static constexpr std::string_view kAll[] = {"", "unary", "bulk", "client"};
 };
 template <>
 struct Names<Kind> {
-  static constexpr std::string_view kAll[] = {"",       "claim",   "finalize",
-                                              "lookup", "release", "once"};
+  static constexpr std::string_view kAll[] = {"", "claim", "finalize", "lookup",
+                                              "release"};
 };
 template <>
 struct Names<SaidDisposition> {
@@ -42,8 +41,7 @@ struct Names<Outcome> {
                                               "result_in_doubt",
                                               "released",
                                               "not_released",
-                                              "found",
-                                              "executed"};
+                                              "found"};
 };
 template <>
 struct Names<SaidState> {

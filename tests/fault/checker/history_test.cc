@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 std::vector<Event> FullEvents() {
   return {CallEvent{.op = "c1-1",
                     .t = 1,
-                    .path = Path::kHedge,
+                    .path = Path::kClient,
                     .kind = Kind::kRelease,
                     .scope = "fault/r1",
                     .key = "k \n%=é",
@@ -46,7 +46,7 @@ std::vector<Event> FullEvents() {
                       .code = "OK",
                       .reason = "R",
                       .sends = 3,
-                      .outcome = Outcome::kExecuted,
+                      .outcome = Outcome::kFound,
                       .fencing = 4,
                       .attempt = 5,
                       .lease_us = 6,

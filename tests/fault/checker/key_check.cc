@@ -23,10 +23,12 @@ const char* NameOf(RecordState state) {
 }
 
 std::string Describe(const Operation& operation) {
-  constexpr const char* kKinds[] = {"?",      "Claim",   "Finalize",
-                                    "Lookup", "Release", "Once"};
-  return std::string(kKinds[static_cast<int>(operation.call.kind)]) + " " +
-         operation.name();
+  return std::string(KindName(operation.call.kind)) + " " + operation.name();
+}
+
+std::string WordOf(const AnswerEvent& answer) {
+  return answer.code == "OK" ? std::string(OutcomeName(answer.outcome))
+                             : answer.reason;
 }
 
 }  // namespace
@@ -51,8 +53,6 @@ KeyCheck::KeyCheck(const RecordId& id, const KeyHistory& key,
   for (const Operation& operation : key.operations) {
     if (const Uuid* token = operation.token()) {
       by_token_[*token].push_back(&operation);
-    } else if (std::holds_alternative<OnceCommand>(operation.command)) {
-      once_.push_back(&operation);
     }
   }
 }
@@ -76,17 +76,6 @@ std::size_t KeyCheck::LastStateAt(std::int64_t t) const {
   const absl::Time time = clock_.ToDatabase(t) + clock_.error();
   const auto next = std::upper_bound(since_.begin(), since_.end(), time);
   return static_cast<std::size_t>(next - since_.begin()) - 1;
-}
-
-std::optional<std::int64_t> KeyCheck::FirstGrantOf(
-    const std::optional<Uuid>& token) const {
-  for (std::size_t i = 1; i < states_.size(); ++i) {
-    if (states_[i] != nullptr &&
-        states_[i]->claim_token == token.value_or(states_[i]->claim_token)) {
-      return clock_.ToMonotonic(since_[i]);
-    }
-  }
-  return std::nullopt;
 }
 
 bool KeyCheck::WasOver(const Record& state, std::int64_t t) const {
@@ -136,12 +125,10 @@ void KeyCheck::CheckOneChange(std::size_t i) {
   if (after != nullptr &&
       (before == nullptr || before->fencing_token != after->fencing_token)) {
     now = std::min(now, after->claimed_at);
-    CheckGrant(*after);
+    CheckGrant(before, *after);
     for (const Operation* operation : OperationsOf(after->claim_token)) {
       resolves |= operation->call.resolve;
     }
-    // Not seen from here: whoever uses HTTP or RunOnce may resolve.
-    resolves |= OperationsOf(after->claim_token).empty() && !once_.empty();
   }
   CheckChange(before, after, now, resolves,
               [&](const std::string& promise, const std::string& what) {
@@ -149,7 +136,14 @@ void KeyCheck::CheckOneChange(std::size_t i) {
               });
 }
 
-void KeyCheck::CheckGrant(const Record& after) {
+void KeyCheck::CheckGrant(const Record* before, const Record& after) {
+  // Where no row is left, fencing tokens come from the database's clock alone,
+  // and it may have stepped back.
+  if (before == nullptr && after.claimed_at < claimed_at_) {
+    fencing_token_ = 0;
+    owners_.clear();
+  }
+  claimed_at_ = after.claimed_at;
   if (after.fencing_token < fencing_token_) {
     Violate("S2", "fencing token " + std::to_string(after.fencing_token) +
                       " was granted after " + std::to_string(fencing_token_));
@@ -197,10 +191,7 @@ void KeyCheck::PlaceAnswer(const Operation& operation) {
   for (std::size_t i = std::max(first, LeastFor(operation.call.t)); i <= last;
        ++i) {
     if (!IsExplainedBy(operation, i)) continue;
-    if (TellsOfChange(*operation.answer) ||
-        operation.answer->outcome == Outcome::kExecuted) {
-      is_explained_[i] = true;
-    }
+    if (TellsOfChange(*operation.answer)) is_explained_[i] = true;
     const std::size_t seen = seen_.empty() ? 0 : seen_.back().second;
     seen_.emplace_back(operation.answer->t, std::max(seen, i));
     return;
@@ -215,7 +206,6 @@ Span KeyCheck::SpanOf(const Operation& operation, std::size_t i) const {
 
 bool KeyCheck::IsExplainedBy(const Operation& operation, std::size_t i) const {
   const AnswerEvent& answer = *operation.answer;
-  if (answer.outcome == Outcome::kExecuted) return OnceRan(operation, i);
   if (TellsOfChange(answer)) {
     return i > 0 && !is_explained_[i] &&
            Makes(operation.command, StepTo(i), SpanOf(operation, i), &answer);
@@ -227,24 +217,10 @@ bool KeyCheck::IsExplainedBy(const Operation& operation, std::size_t i) const {
   return Answers(operation.command, answer, states_[i], span);
 }
 
-bool KeyCheck::OnceRan(const Operation& operation, std::size_t i) const {
-  if (i == 0 || states_[i] == nullptr || is_explained_[i]) return false;
-  const auto [before, after] = StepTo(i);
-  const bool granted =
-      before == nullptr || before->fencing_token != after->fencing_token;
-  const AnswerEvent& answer = *operation.answer;
-  return granted && OperationsOf(after->claim_token).empty() &&
-         (answer.fencing == 0 || answer.fencing == after->fencing_token) &&
-         Makes(operation.command, StepTo(i), SpanOf(operation, i), nullptr);
-}
-
 void KeyCheck::RefuseAnswer(const Operation& operation, std::size_t first,
                             std::size_t last) {
   const AnswerEvent& answer = *operation.answer;
-  const std::string told =
-      Describe(operation) + " was told " +
-      (answer.code == "OK" ? std::string(OutcomeName(answer.outcome))
-                           : answer.reason);
+  const std::string told = Describe(operation) + " was told " + WordOf(answer);
   for (std::size_t i = first; i <= last; ++i) {
     if (!IsExplainedBy(operation, i)) continue;
     Violate("S17", told + ", which was so before " + NameOf(i + 1) +
@@ -293,8 +269,6 @@ std::string KeyCheck::NumberOf(const Operation& operation, std::size_t first,
     case Outcome::kReleased:
     case Outcome::kNotReleased:
       return "S12";
-    case Outcome::kExecuted:
-      return "ORDER";
     default:
       break;
   }
@@ -317,27 +291,34 @@ bool KeyCheck::MakesChange(const Operation& operation, std::size_t i) const {
 
 void KeyCheck::AttributeChange(std::size_t i) {
   const Operation* definite = nullptr;
-  const Operation* late = nullptr;
+  bool late = false;
   for (const Operation* operation : OperationsOf(states_[i]->claim_token)) {
     if (!MakesChange(*operation, i)) continue;
     if (operation->certainty == Certainty::kUnknown) return;
-    (operation->certainty == Certainty::kNothing ? definite : late) = operation;
+    if (operation->certainty == Certainty::kFact && MayBeLate(*operation, i)) {
+      late = true;
+    } else {
+      definite = operation;
+    }
   }
-  if (late != nullptr) {
+  if (late) {
     ++findings_.counts.late_changes;
-    return;
-  }
-  if (definite == nullptr && OperationsOf(states_[i]->claim_token).empty() &&
-      MakesChangeOnce(i)) {
     return;
   }
   RefuseChange(i, definite);
 }
 
-bool KeyCheck::MakesChangeOnce(std::size_t i) const {
-  return std::any_of(once_.begin(), once_.end(), [&](const Operation* once) {
-    return MakesChange(*once, i);
-  });
+// Can an operation have made another change than the one it was told of? Yes if
+// its request may have come twice. Otherwise the server tried it again, after a
+// connection to the database had failed it: then the first try is done by the
+// time of the answer, if nothing happens to connections for longer.
+bool KeyCheck::MayBeLate(const Operation& operation, std::size_t i) const {
+  const AnswerEvent& answer = *operation.answer;
+  if (!IsSentOnce(operation.call, answer)) return true;
+  const std::int64_t changed = clock_.ToMonotonic(since_[i]);
+  const bool in_time = changed <= answer.t + clock_.error_ns();
+  if (TellsOfChange(answer) && in_time) return true;
+  return run_.IsFaulty(operation.call.t, changed);
 }
 
 void KeyCheck::RefuseChange(std::size_t i, const Operation* definite) {
@@ -345,7 +326,7 @@ void KeyCheck::RefuseChange(std::size_t i, const Operation* definite) {
     const bool expired = definite->answer->reason == "DEADLINE_EXCEEDED";
     Violate(expired ? "S20" : "S15",
             NameOf(i) + " was made by " + Describe(*definite) +
-                ", which was told " + definite->answer->reason);
+                ", which was told " + WordOf(*definite->answer));
     return;
   }
   const auto owner =

@@ -52,22 +52,18 @@ class KeyCheck {
   std::size_t FirstStateAt(std::int64_t t) const;
   // The last one that it can have been in at `t` or before.
   std::size_t LastStateAt(std::int64_t t) const;
-  // The first grant to this claim token, or to any, by the monotonic clock.
-  std::optional<std::int64_t> FirstGrantOf(
-      const std::optional<Uuid>& token) const;
   // Was the lease of `state` over at `t`, for certain?
   bool WasOver(const Record& state, std::int64_t t) const;
 
  private:
   void CheckLog();
   void CheckOneChange(std::size_t i);
-  void CheckGrant(const Record& after);
+  void CheckGrant(const Record* before, const Record& after);
   bool IsSweepers(std::size_t i) const;
 
   void PlaceAnswers();
   void PlaceAnswer(const Operation& operation);
   bool IsExplainedBy(const Operation& operation, std::size_t i) const;
-  bool OnceRan(const Operation& operation, std::size_t i) const;
   std::size_t LeastFor(std::int64_t called) const;
   void RefuseAnswer(const Operation& operation, std::size_t first,
                     std::size_t last);
@@ -78,7 +74,7 @@ class KeyCheck {
   void AttributeChange(std::size_t i);
   void RefuseChange(std::size_t i, const Operation* definite);
   bool MakesChange(const Operation& operation, std::size_t i) const;
-  bool MakesChangeOnce(std::size_t i) const;
+  bool MayBeLate(const Operation& operation, std::size_t i) const;
 
   // Those that named this claim token.
   const std::vector<const Operation*>& OperationsOf(const Uuid& token) const;
@@ -100,11 +96,11 @@ class KeyCheck {
   // What made change i; the first is unused.
   std::vector<bool> is_explained_;
   std::map<Uuid, std::vector<const Operation*>> by_token_;
-  std::vector<const Operation*> once_;
   // Of placed answers: when, and the greatest state that was seen by then.
   std::vector<std::pair<std::int64_t, std::size_t>> seen_;
   std::map<std::int64_t, Uuid> owners_;  // by fencing token
   std::int64_t fencing_token_ = 0;
+  absl::Time claimed_at_ = absl::InfinitePast();
 };
 
 }  // namespace idempotency::fault

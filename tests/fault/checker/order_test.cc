@@ -61,10 +61,10 @@ TEST(OrderTest, AnAnswerDoesNotComeBeforeItsChange) {
   EXPECT_THAT(story.Broken(), Contains(StartsWith("S1:")));
 }
 
-TEST(OrderTest, AHedgedCallMayChangeTheRecordTwice) {
+TEST(OrderTest, ACallThatIsSentAgainMayChangeTheRecordTwice) {
   Story story;
   CallEvent call = story.ClaimCall("c1-1", kAnn);
-  call.path = Path::kHedge;
+  call.path = Path::kClient;
   story.Send(call);
   story.Advance(absl::Milliseconds(5));
   story.Answer(story.Decide(call));
@@ -234,48 +234,6 @@ TEST(OrderTest, AChangeThatNobodyAskedForIsNoticed) {
   story.Write(longer);
   EXPECT_THAT(story.Broken(),
               Contains(HasSubstr("ORDER: no operation explains")));
-}
-
-TEST(OrderTest, AWholeOperationThroughHttp) {
-  Story story;
-  CallEvent once = story.ClaimCall("c1-1", "");
-  once.kind = Kind::kOnce;
-  once.path = Path::kHttp;
-  story.Send(once);
-  story.Advance(absl::Milliseconds(1));
-  // What the middleware does, with a claim token that nobody hears of.
-  const std::int64_t fencing =
-      story.Decide(story.ClaimCall("hidden-1", kDan)).fencing;
-  story.Advance(absl::Milliseconds(1));
-  EffectEvent& effect = story.Effect("", 0);
-  story.Decide(story.FinalizeCall("hidden-2", kDan));
-  story.Advance(absl::Milliseconds(1));
-  AnswerEvent& executed =
-      story.Answer({.op = "c1-1", .code = "OK", .outcome = Outcome::kExecuted});
-  story.Advance(absl::Milliseconds(1));
-  CallEvent again = once;
-  again.op = "c1-2";
-  story.Send(again);
-  AnswerEvent& replay = story.Answer({.op = "c1-2",
-                                      .code = "OK",
-                                      .outcome = Outcome::kReplay,
-                                      .status = 200,
-                                      .digest = kDigest});
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  executed.fencing = fencing;
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  executed.fencing = fencing + 1;
-  EXPECT_THAT(story.Broken(), Contains(StartsWith("ORDER:")));
-  executed.fencing = 0;
-  const AnswerEvent before = replay;
-  replay.outcome = Outcome::kExecuted;
-  EXPECT_THAT(story.Broken(), Contains(StartsWith("ORDER:")));
-  replay = before;
-  replay.digest = kOtherDigest;
-  EXPECT_THAT(story.Broken(), Contains(StartsWith("S9:")));
-  replay = before;
-  effect.t -= absl::ToInt64Nanoseconds(absl::Seconds(1));
-  EXPECT_THAT(story.Broken(), Contains(StartsWith("S14:")));
 }
 
 TEST(OrderTest, AKeyOfAThousandCallsIsCheckedInNoTime) {

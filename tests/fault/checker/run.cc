@@ -22,11 +22,6 @@ bool Contains(auto& list, std::string_view text) {
   return std::find(std::begin(list), std::end(list), text) != std::end(list);
 }
 
-bool IsSentOnce(const CallEvent& call, const AnswerEvent& answer) {
-  return (call.path == Path::kUnary || call.path == Path::kBulk) &&
-         answer.sends == 1;
-}
-
 void Hear(const std::string& op, std::int64_t t, Run& run) {
   std::int64_t& last = run.last_heard[CallerOf(op)];
   last = std::max(last, t);
@@ -41,8 +36,7 @@ absl::Status CheckAnswer(const Operation& operation) {
   const bool has_response = answer.outcome == Outcome::kReplay ||
                             (answer.outcome == Outcome::kFound &&
                              answer.state == SaidState::kFinalized);
-  if (has_response && answer.digest.empty() &&
-      operation.call.kind != Kind::kOnce) {
+  if (has_response && answer.digest.empty()) {
     return absl::InvalidArgumentError(operation.name() +
                                       " has a response without a digest");
   }
@@ -88,6 +82,20 @@ const Uuid* Operation::token() const {
   return nullptr;
 }
 
+bool Run::IsFaulty(std::int64_t from, std::int64_t until) const {
+  // A backend of the database may go on for so long with what a connection that
+  // is gone had asked for.
+  constexpr std::int64_t kAftermathNs = 5'000'000'000;
+  std::int64_t begin = 0;
+  int open = 0;
+  for (const NoteEvent& note : notes) {
+    if (note.phase == Phase::kBegin && open++ == 0) begin = note.t;
+    if (note.phase != Phase::kEnd || open == 0 || --open > 0) continue;
+    if (begin <= until && from <= note.t + kAftermathNs) return true;
+  }
+  return open > 0 && begin <= until;
+}
+
 Certainty CertaintyOf(const CallEvent& call,
                       const std::optional<AnswerEvent>& answer) {
   if (!answer.has_value()) return Certainty::kUnknown;
@@ -100,6 +108,11 @@ Certainty CertaintyOf(const CallEvent& call,
     return Certainty::kNothing;
   }
   return Certainty::kUnknown;
+}
+
+bool IsSentOnce(const CallEvent& call, const AnswerEvent& answer) {
+  return (call.path == Path::kUnary || call.path == Path::kBulk) &&
+         answer.sends == 1;
 }
 
 std::string CallerOf(const std::string& op) {
@@ -180,6 +193,8 @@ absl::StatusOr<Run> RunBuilder::Finish() {
     }
     Sort(key);
   }
+  std::sort(run_.notes.begin(), run_.notes.end(),
+            [](const NoteEvent& a, const NoteEvent& b) { return a.t < b.t; });
   if (!answers_.empty()) {
     return absl::InvalidArgumentError("the answer of " +
                                       answers_.begin()->first + " has no call");

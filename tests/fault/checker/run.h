@@ -64,6 +64,10 @@ struct Run {
   std::vector<ClockEvent> clocks{};
   bool has_conflicts = false;
 
+  // Was a fault noted at some time between, or had it ended so short a time
+  // before that what it left may have gone on?
+  bool IsFaulty(std::int64_t from, std::int64_t until) const;
+
   // When anything was last heard of a caller; by the part of its operations'
   // names before the last '-'.
   absl::flat_hash_map<std::string, std::int64_t> last_heard{};
@@ -98,6 +102,10 @@ absl::StatusOr<Run> ReadRun(const Files& files);
 
 Certainty CertaintyOf(const CallEvent& call,
                       const std::optional<AnswerEvent>& answer);
+
+// Was its request certainly sent no more than once? The server may still try it
+// more than once.
+bool IsSentOnce(const CallEvent& call, const AnswerEvent& answer);
 
 // c1 of c1-17.
 std::string CallerOf(const std::string& op);

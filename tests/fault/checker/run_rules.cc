@@ -83,6 +83,24 @@ bool IsLogged(const Operation& finalize, const KeyHistory& key) {
       });
 }
 
+// Can it be the response of a Finalize that was refused?
+bool IsGenuine(const Conflict& conflict, const KeyHistory& key) {
+  return std::any_of(
+      key.operations.begin(), key.operations.end(),
+      [&](const Operation& operation) {
+        if (operation.call.kind != Kind::kFinalize ||
+            operation.certainty == Certainty::kNothing ||
+            operation.call.token != FormatUuid(conflict.claim_token) ||
+            operation.call.digest != ToHex(conflict.response_digest) ||
+            operation.call.status != conflict.status_code) {
+          return false;
+        }
+        return operation.certainty == Certainty::kUnknown ||
+               operation.answer->code != "OK" ||
+               !IsSentOnce(operation.call, *operation.answer);
+      });
+}
+
 }  // namespace
 
 void CheckFinalTable(const RecordId& id, const KeyHistory& key,
@@ -112,6 +130,13 @@ void CheckFinalTable(const RecordId& id, const KeyHistory& key,
 
 void CheckEvidence(const RecordId& id, const KeyHistory& key,
                    Findings& findings) {
+  for (const Conflict& conflict : key.conflicts) {
+    if (IsGenuine(conflict, key)) continue;
+    findings.Violate("S7", id,
+                     "evidence of a response by " +
+                         FormatUuid(conflict.claim_token) +
+                         " that nobody was refused");
+  }
   if (key.conflicts.size() >= kEvidenceMax) return;  // no more are kept
   for (const Operation& operation : key.operations) {
     if (operation.call.kind != Kind::kFinalize || !IsDecided(operation) ||

@@ -1,6 +1,8 @@
 #include "tests/fault/checker/story.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -62,8 +64,10 @@ void Tell(const Replay& replay, AnswerEvent& answer) {
 
 void Tell(const InProgress& in_progress, AnswerEvent& answer) {
   answer.outcome = Outcome::kInProgress;
+  answer.retry_after_us = absl::ToInt64Microseconds(in_progress.lease_left);
   answer.attempt = in_progress.attempt;
   answer.lease_until_us = Micros(in_progress.lease_expires_at);
+  answer.owner = in_progress.owner;
 }
 
 void Tell(const Mismatch& mismatch, AnswerEvent& answer) {
@@ -104,11 +108,22 @@ void Tell(const ReleaseOutcome& outcome, AnswerEvent& answer) {
 void Tell(const LookupOutcome& outcome, AnswerEvent& answer) {
   answer.outcome = Outcome::kFound;
   answer.state = Said(outcome.state);
-  answer.fencing = outcome.record.fencing_token;
-  answer.attempt = outcome.record.attempt;
+  const Record& record = outcome.record;
+  answer.hash = ToHex(record.request_hash);
+  answer.policy = record.policy.name;
+  answer.fencing = record.fencing_token;
+  answer.attempt = record.attempt;
+  answer.created_us = Micros(record.created_at);
+  answer.claimed_us = Micros(record.claimed_at);
+  answer.lease_until_us = Micros(record.lease_expires_at);
+  TellExpiry(record.expires_at, answer);
+  answer.checkpoint = ToHex(record.checkpoint.value_or(""));
+  answer.owner = record.owner;
+  if (record.abandoned.has_value()) TellAbandoned(*record.abandoned, answer);
   if (outcome.state != VisibleState::kFinalized) return;
-  answer.status = outcome.record.response.status_code;
-  answer.digest = ToHex(outcome.record.response_digest);
+  answer.finalized_us = Micros(record.finalized_at);
+  answer.status = record.response.status_code;
+  answer.digest = ToHex(record.response_digest);
 }
 
 template <typename T>
@@ -254,9 +269,8 @@ AnswerEvent Story::Decide(const CallEvent& call) {
   if (auto* claim = std::get_if<ClaimCommand>(&command)) {
     claim->policy = policy;
     settle(DecideClaim(Current(), *claim, now_));
-    if (answer.outcome == Outcome::kClaimed) {
-      answer.downstream = DownstreamOf(id(), Current()->freed_count);
-    }
+    if (answer.outcome == Outcome::kClaimed) TellDownstream(answer);
+    if (answer.outcome == Outcome::kInDoubt) TellDownstream(answer);
     if (answer.outcome == Outcome::kReplay) {
       answer.digest = ToHex(Current()->response_digest);
     }
@@ -275,12 +289,28 @@ AnswerEvent Story::Decide(const CallEvent& call) {
     const absl::StatusOr<LookupOutcome> found = DecideLookup(Current(), now_);
     if (found.ok()) {
       Tell(*found, answer);
+      TellDownstream(answer);
+      answer.conflicts = CountConflicts();
     } else {
       answer.code = "NOT_FOUND";
       answer.reason = ReasonName(ReasonOf(found.status()));
     }
   }
   return answer;
+}
+
+void Story::TellDownstream(AnswerEvent& answer) const {
+  const std::string downstream = DownstreamOf(id(), Current()->freed_count);
+  if (answer.outcome != Outcome::kInDoubt) answer.downstream = downstream;
+  if (answer.abandoned_attempt > 0) answer.abandoned_downstream = downstream;
+}
+
+std::int64_t Story::CountConflicts() const {
+  std::set<std::string> digests;
+  for (const Conflict& conflict : conflicts) {
+    if (conflict.id == id()) digests.insert(conflict.response_digest);
+  }
+  return static_cast<std::int64_t>(digests.size());
 }
 
 EffectEvent& Story::Effect(const std::string& token, std::int64_t fencing,

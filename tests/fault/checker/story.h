@@ -102,6 +102,9 @@ class Story {
  private:
   RecordId id() const { return {scope, key}; }
   const Record* Current() const;
+  void TellDownstream(AnswerEvent& answer) const;
+  // Of one life.
+  std::int64_t CountConflicts() const;
   void Log(ChangeKind kind, const Record& record);
 
   absl::Time now_;
