@@ -17,7 +17,8 @@ DIR/fault/results.tsv (name, value, unit, goal, yes or no) and appends a row to
 tests/fault/ledger.tsv. Files of rounds with violations stay in
 DIR/fault/violations. The status is 1 if anything was violated.
 
-Without --minutes every class is played once, in about 15 minutes.
+Without --minutes every class is played once, and every kind of failover, in
+about 20 minutes.
 
   --minutes N      all classes again and again, in random order, for so long
   --classes a,b    only these
@@ -27,6 +28,7 @@ Without --minutes every class is played once, in about 15 minutes.
                    ledger
   --previous       also servers of the last commit that changed server/, beside
                    those of now; builds it
+  --failover       instead: only the failovers (failover.py), --rounds N of them
   --mutants        instead: servers with planted bugs, each until it is caught;
                    with --only a,b these bugs
   --failover       instead: a primary and its synchronous standby, which is
@@ -41,6 +43,7 @@ TEXT
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build
+program=run.py
 flags=()
 targets=(idempotency-server fault-caller fault-wallet fault-gate fault-checker
   skewed_clock)

@@ -4,6 +4,7 @@
 // Writes progress to standard output, one line a second: totals since the
 // start of calls and of answers by what they said. Ends as stop_signal.h says,
 // with the calls under way finished and status 0. Status 2: it could not begin.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -12,7 +13,9 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/ascii.h"
 #include "tests/fault/caller/attempt.h"
+#include "tests/fault/caller/http_shop.h"
 #include "tests/fault/caller/once.h"
 #include "tests/fault/caller/stop_signal.h"
 #include "tests/fault/caller/world.h"
@@ -43,8 +46,14 @@ constexpr int kLateDuplicatesPercent = 6;
 constexpr int kNothingPercent = 1;
 constexpr milliseconds kPauseWithoutKeys{20};
 
-void Work(World& world, int thread, int group) {
-  Self self(world, thread, group);
+// Whether an HTTP header can hold it.
+bool IsPlain(const std::string& key) {
+  return std::all_of(key.begin(), key.end(),
+                     [](char c) { return absl::ascii_isprint(c); });
+}
+
+void Work(World& world, HttpShop& shop, int thread, int group) {
+  Self self(world, static_cast<std::uint64_t>(thread), group);
   while (!self.stopped()) {
     self.Pace();
     const auto key = self.PickKey();
@@ -56,6 +65,8 @@ void Work(World& world, int thread, int group) {
       Attempt(self, *key).AskAboutNothing();
     } else if (self.Chance(world.mix.once)) {
       RunOneOnce(self, *key);
+    } else if (self.Chance(world.mix.http) && IsPlain(key->name)) {
+      shop.Request(self, *key);
     } else {
       Attempt(self, *key).Run();
     }
@@ -103,14 +114,17 @@ int Run() {
               .routes = routes,
               .onces = onces,
               .stopping = stopping};
+  auto shop = HttpShop::Start(world);
+  if (!shop.ok()) return Fail(shop.status().ToString());
   std::vector<std::thread> threads;
   for (int i = 0; i < absl::GetFlag(FLAGS_threads); ++i) {
     const int group = i / absl::GetFlag(FLAGS_threads_per_key);
-    threads.emplace_back([&world, i, group] { Work(world, i, group); });
+    threads.emplace_back([&, i, group] { Work(world, **shop, i, group); });
   }
   while (!stop.WaitFor(std::chrono::seconds(1))) PrintProgress(recorder);
   stopping.Stop();
   for (std::thread& thread : threads) thread.join();
+  shop->reset();
   onces.clear();
   PrintProgress(recorder);
   return 0;

@@ -15,6 +15,12 @@ namespace idempotency::fault {
 std::vector<std::unique_ptr<RunOnce>> MakeOnces(
     Recorder& recorder, const std::vector<std::string>& servers);
 
+// What the function of an operation does and says, and its resolver.
+FunctionResult Execute(Self& self, const v1::ClaimRequest& claim,
+                       Execution& execution);
+Resolution Resolve(Self& self, const v1::ClaimRequest& claim,
+                   Execution& execution);
+
 // One operation, to its result.
 void RunOneOnce(Self& self, const Key& key);
 

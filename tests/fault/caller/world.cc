@@ -21,11 +21,10 @@ constexpr std::size_t kFinalMax = 1000;
 // How far a caller that was held up may catch up.
 constexpr std::int64_t kCallsAhead = 100;
 
-std::mt19937_64 RandomOf(const World& world, int thread) {
-  std::seed_seq seed{
-      static_cast<std::uint64_t>(world.seed),
-      static_cast<std::uint64_t>(std::hash<std::string>()(world.caller)),
-      static_cast<std::uint64_t>(thread)};
+std::mt19937_64 RandomOf(const World& world, std::uint64_t number) {
+  // Of each value only the lower half counts.
+  std::seed_seq seed{world.seed, std::hash<std::string>()(world.caller), number,
+                     number >> 32};
   return std::mt19937_64(seed);
 }
 
@@ -44,7 +43,7 @@ std::string OtherHash(std::string hash, bool nearly) {
 
 std::optional<Mix> MixOf(const std::string& name) {
   if (name == "all") return Mix();
-  if (name == "claims") return Mix{.once = 0, .waits = 0, .late = 5};
+  if (name == "claims") return Mix{.once = 0, .http = 0, .waits = 0, .late = 5};
   if (name == "waits") return Mix{.once = 25, .waits = 80, .keys_at_once = 4};
   if (name == "renewals") return Mix{.once = 60, .late = 5, .renewals = 90};
   if (name == "hot") return Mix{.once = 25, .waits = 40, .keys_at_once = 1};
@@ -67,11 +66,11 @@ bool IsUnanswered(const absl::Status& status) {
          absl::IsCancelled(status) || absl::IsUnknown(status);
 }
 
-Self::Self(World& world, int thread, int group)
+Self::Self(World& world, std::uint64_t number, int group)
     : world_(world),
       group_(group),
       begin_(steady_clock::now()),
-      random_(RandomOf(world, thread)),
+      random_(RandomOf(world, number)),
       wallet_(world.wallet_socket) {}
 
 void Self::Pace() {

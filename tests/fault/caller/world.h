@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_TESTS_FAULT_CALLER_WORLD_H_
 #define IDEMPOTENCY_TESTS_FAULT_CALLER_WORLD_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -27,7 +28,8 @@ namespace idempotency::fault {
 
 // How often what is done, in hundredths.
 struct Mix {
-  int once = 15;      // operations through RunOnce; the rest by hand
+  int once = 15;      // operations through RunOnce
+  int http = 8;       // operations through the middleware; the rest by hand
   int waits = 15;     // claims that wait for other owners
   int late = 15;      // owners that pause for longer than their lease
   int renewals = 25;  // owners that renew
@@ -73,7 +75,8 @@ bool IsUnanswered(const absl::Status& status);
 // Not thread-safe.
 class Self {
  public:
-  Self(World& world, int thread, int group);
+  // `number`: of the thread, so that it makes choices of its own.
+  Self(World& world, std::uint64_t number, int group);
 
   World& world() { return world_; }
   const World& world() const { return world_; }

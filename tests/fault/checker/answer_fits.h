@@ -3,6 +3,9 @@
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_FITS_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_FITS_H_
 
+#include <optional>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "server/core/types.h"
 #include "tests/fault/checker/history.h"

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"

@@ -5,10 +5,8 @@
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_DUMP_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -175,6 +177,35 @@ TEST_F(DumpTest, TellsOfEveryChangeOfARecord) {
     ADD_FAILURE() << violation.number << ": " << violation.what;
   }
   EXPECT_EQ(findings.counts.changes, 3);
+}
+
+TEST_F(DumpTest, TheProgramEndsWithWhatItFound) {
+  Claim(1, "c1-1");
+  const Files files = Dump();
+  const auto check = [&](const std::string& arguments) {
+    const std::string command = "cd '" + folder_->path() +
+                                "' && '" IDEMPOTENCY_FAULT_CHECKER "' " +
+                                arguments + " >checker.log 2>&1";
+    return WEXITSTATUS(std::system(command.c_str()));
+  };
+  const std::string all =
+      "--transitions=transitions.tsv --dump=dump.tsv history";
+  EXPECT_EQ(check(all), 0);
+  EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
+              HasSubstr("checked operations=1 keys=1"));
+  EXPECT_EQ(check("--help"), 0);
+  EXPECT_EQ(check(all + " --budget=0s"), 2);
+  EXPECT_EQ(check(all + " --later=1s"), 2);
+  EXPECT_EQ(check(all + " nowhere"), 2);
+  EXPECT_EQ(check("history"), 2);
+  Append(EffectEvent{.t = 1,
+                     .scope = id_.scope,
+                     .key = id_.key,
+                     .downstream = "d",
+                     .result = EffectResult::kExecuted});
+  EXPECT_EQ(check(all), 1);
+  EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
+              testing::StartsWith("S14 fault/r17 "));
 }
 
 TEST_F(DumpTest, ADeletionIsLoggedWithWhatWasDeleted) {

@@ -1,7 +1,6 @@
 #include "tests/fault/checker/explain.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 

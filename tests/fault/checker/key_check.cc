@@ -5,7 +5,6 @@
 
 #include "tests/fault/checker/answer_fits.h"
 #include "tests/fault/checker/explain.h"
-#include "tests/fault/checker/hex.h"
 #include "tests/support/record_rules.h"
 
 namespace idempotency::fault {

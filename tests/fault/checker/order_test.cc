@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/fault/checker/hex.h"
 #include "tests/fault/checker/story.h"
 
 namespace idempotency::fault {

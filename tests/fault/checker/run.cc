@@ -1,8 +1,6 @@
 #include "tests/fault/checker/run.h"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <string_view>
 #include <utility>
 #include <variant>

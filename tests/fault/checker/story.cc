@@ -1,7 +1,6 @@
 #include "tests/fault/checker/story.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 #include <variant>
 
