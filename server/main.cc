@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
@@ -37,25 +38,15 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
-// Every connection is a file, and what runs out of them is not the server but
-// the default of a shell: services are given the rest for the asking.
-void AllowAsManyFilesAsMayBe() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);
-}
-
-std::atomic<bool> is_ending{false};
-std::atomic<bool> port_is_lost{false};
-
-// A server that can't be reached is of no use, and looks well to those that are
-// connected: it ends, so that whoever looks after it starts it again.
-void EndWithoutPort() {
-  // While it drains, a second signal would be one too many.
-  if (is_ending.exchange(true)) return;
-  port_is_lost = true;
-  kill(getpid(), SIGTERM);
+// Every connection takes a file descriptor; the usual limit of 1,024 is meant
+// for programs that use select().
+void RaiseFileLimit() {
+  constexpr rlim_t kFilesMax = 1'048'576;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur =
+      std::max(limit.rlim_cur, std::min(limit.rlim_max, kFilesMax));
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // A second signal ends the process at once.
@@ -70,6 +61,7 @@ int main(int argc, char** argv) {
   // fifth of the server's time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const sigset_t signals = BlockEndSignals();
+  RaiseFileLimit();
 
   absl::StatusOr<idempotency::Config> config =
       idempotency::ReadConfig(argc, argv);
@@ -78,8 +70,17 @@ int main(int argc, char** argv) {
     return kBadSetting;
   }
   idempotency::JsonLog log;
-  AllowAsManyFilesAsMayBe();
-  idempotency::SendLibraryLogsTo(&log, &EndWithoutPort);
+  // Whoever starts servers can do what this one cannot: listen anew.
+  std::atomic<bool> listener_lost = false;
+  idempotency::SendLibraryLogsTo(&log, [&log, &listener_lost] {
+    if (listener_lost.exchange(true)) return;
+    log.Write(idempotency::Severity::kError,
+              "no connection is accepted any more, for want of file "
+              "descriptors: ending, to be started again; raise the limit "
+              "(ulimit -n)",
+              {});
+    kill(getpid(), SIGTERM);
+  });
   absl::StatusOr<std::unique_ptr<idempotency::App>> app =
       idempotency::App::Start(*std::move(config), log);
   if (!app.ok()) {
@@ -89,14 +90,7 @@ int main(int argc, char** argv) {
   }
   int signal_number = 0;
   sigwait(&signals, &signal_number);
-  is_ending = true;
   UnblockEndSignals(signals);
-  if (port_is_lost) {
-    log.Write(idempotency::Severity::kError,
-              "no connections are taken any more; the server ends, to be "
-              "started again",
-              {{"remedy", "let it open more files (ulimit -n)"}});
-  }
   (*app)->Drain();
-  return port_is_lost ? EXIT_FAILURE : EXIT_SUCCESS;
+  return listener_lost ? EXIT_FAILURE : EXIT_SUCCESS;
 }

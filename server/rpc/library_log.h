@@ -2,6 +2,8 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_LIBRARY_LOG_H_
 #define IDEMPOTENCY_SERVER_RPC_LIBRARY_LOG_H_
 
+#include <functional>
+
 #include "server/core/log.h"
 
 namespace idempotency {
@@ -12,11 +14,10 @@ namespace idempotency {
 // fill the log from outside. `log` must outlive every gRPC thread; null: all of
 // it is dropped.
 //
-// `port_lost` is called, if given, when gRPC has given up a listening port, as
-// it does when the process may open no more files: it takes no connection there
-// ever again, and goes on with those it has. On a thread of gRPC's, which it
-// must not block, and maybe again for another port.
-void SendLibraryLogsTo(Log* log, void (*port_lost)() = nullptr);
+// gRPC tells nobody but its log that a port is accepted from no more, for want
+// of file descriptors: it never tries again. Then `listener_lost` is called, in
+// a thread of gRPC's; it must not block.
+void SendLibraryLogsTo(Log* log, std::function<void()> listener_lost = nullptr);
 
 }  // namespace idempotency
 

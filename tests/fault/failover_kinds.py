@@ -176,9 +176,13 @@ def without_standby(pair, random):
         pair.primary.kill()
         pair.turn()
         return
+    since = time.monotonic()
     pair.standby.kill()
     time.sleep(lag)
-    _promote_what_was_down(pair)
+    pair.details = f"behind by {time.monotonic() - since:.2f} s"
+    pair.primary.kill()
+    pair.standby.start()
+    pair.turn()
 
 
 def _promote_what_was_down(pair):

@@ -13,7 +13,6 @@ import time
 
 import programs
 from histories import Notes, Traffic, now
-from programs import ProgramError
 
 _SECOND = 1_000_000_000
 _CALLERS = 3
@@ -39,7 +38,7 @@ _CHECK_SECONDS = 90
 _CHECKER_FLAGS = (f"--budget={_CHECK_SECONDS}s", "--late=2s",
                   "--decided=0.95")
 # Of a line of the checker that says what was violated.
-INVARIANT = re.compile(r"([SL]\d+|ORDER)\b")
+INVARIANT = re.compile(r"([SL]\d+|ORDER|DEFECT)\b")
 
 
 @dataclasses.dataclass
@@ -52,6 +51,11 @@ class Injection:
     during: int = 0
     after: int = 0
     recovered_ms: float | None = None
+
+    def is_outage(self):
+        """It worked before, and did not again: a violation of its own (L4)."""
+        return (self.end > 0 and self.rate_before >= _RATE_MIN
+                and self.recovered_ms is None)
 
     def why_not_counted(self):
         if self.rate_before < _RATE_MIN:
@@ -114,6 +118,7 @@ class Round:
         self.callers = []
         self.injections = []
         self.problems = []  # why the round as a whole does not count
+        self.dead_servers = []  # names of those that ended by themselves
         self.traffic = Traffic()
         self.wallet = None
         self._named = 0
@@ -209,6 +214,9 @@ class Round:
                 self._inject(_AFTER_SECONDS if left else _LAST_AFTER_SECONDS)
                 if self.injections[-1].recovered_ms is None:
                     break
+            # A class has started again what it has ended.
+            self.dead_servers = [server.name for server in self.servers
+                                 if not server.is_running()]
         finally:
             self._stop_callers()
             self._notes.clock()
@@ -279,6 +287,14 @@ class Round:
                               in paths.items()), *histories])
 
 
+def _again(command, folder):
+    """A script that does it wherever the folder is by then."""
+    words = [word.replace(folder + os.sep, "") for word in command]
+    words[0] = os.path.abspath(words[0])
+    return ('#!/bin/sh\ncd "$(dirname "$0")" &&\n  exec '
+            + " \\\n    ".join(words) + "\n")
+
+
 class Check:
     """fault-checker at work on a round, beside the next one."""
 
@@ -286,9 +302,9 @@ class Check:
         self.round = round_
         self._begun = time.monotonic()
         self._output = os.path.join(round_.folder, "checker.log")
-        with open(os.path.join(round_.folder, "checker.command"), "w",
+        with open(os.path.join(round_.folder, "check.sh"), "w",
                   encoding="utf-8") as file:
-            file.write(" ".join(command) + "\n")
+            file.write(_again(command, round_.folder))
         with open(self._output, "w", encoding="utf-8") as log:
             self._process = programs.start(["nice", "-n", "5", *command], log)
 

@@ -41,7 +41,7 @@ constexpr seconds kPatience{30};
 // No test outlasts it.
 constexpr std::chrono::minutes kLease{30};
 
-// Commits of primary() wait for standby_, which is each test's own.
+// From MakeStandby() on, commits of primary() wait for standby_.
 class PostmortemFailoverTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -54,7 +54,7 @@ class PostmortemFailoverTest : public testing::Test {
     primary_ = nullptr;
   }
 
-  void SetUp() override {
+  void MakeStandby() {
     standby_ = Require(TempPostgres::MakeStandby(*primary_, kStandby));
     WaitUntil(
         *primary_,
@@ -145,6 +145,7 @@ class PostmortemFailoverTest : public testing::Test {
 TempPostgres* PostmortemFailoverTest::primary_ = nullptr;
 
 TEST_F(PostmortemFailoverTest, No7AStandbyAnswersNeitherClaimsNorLookups) {
+  MakeStandby();
   const auto replica = StartReplica(OnlyTo(primary()));
   const v1::ClaimRequest claim = ClaimFor(kLease, RandomKey());
   ASSERT_EQ(Decided(Send(replica->stub(), claim)), "Claimed");
@@ -183,6 +184,7 @@ TEST_F(PostmortemFailoverTest,
 }
 
 TEST_F(PostmortemFailoverTest, No9And12WhatIsAcknowledgedIsOnTheStandby) {
+  MakeStandby();
   const auto replica = StartReplica(ToBoth());
   Stub& stub = replica->stub();
   const v1::ClaimRequest kept = ClaimFor(kLease, RandomKey());
@@ -202,6 +204,7 @@ TEST_F(PostmortemFailoverTest, No9And12WhatIsAcknowledgedIsOnTheStandby) {
 }
 
 TEST_F(PostmortemFailoverTest, No10TheOldPrimaryGrantsNothingAfterAPromotion) {
+  MakeStandby();
   const auto west = StartReplica(OnlyTo(primary()));
   RequireOk(standby_->Promote());
   const auto east = StartReplica(OnlyTo(*standby_));
@@ -216,6 +219,7 @@ TEST_F(PostmortemFailoverTest, No10TheOldPrimaryGrantsNothingAfterAPromotion) {
 
 TEST_F(PostmortemFailoverTest,
        No11ARowThatOnlyTheOldPrimaryShowedIsNotRecorded) {
+  MakeStandby();
   const auto replica = StartReplica(ToBoth());
   const auto other = StartReplica(ToBoth());
   Stub& stub = replica->stub();
@@ -245,6 +249,7 @@ TEST_F(PostmortemFailoverTest,
 }
 
 TEST_F(PostmortemFailoverTest, No13AClaimThatIsRolledBackIsGrantedOnce) {
+  MakeStandby();
   const auto replica = StartReplica(ToBoth());
   Stub& stub = replica->stub();
   RequireOk(standby_->Stop(TempPostgres::StopMode::kImmediate));

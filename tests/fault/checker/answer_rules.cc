@@ -141,12 +141,30 @@ class AnswerCheck {
     return found == given_up_.end() ? kNever : found->second;
   }
 
+  // Under each policy that its grants were given under.
+  bool RecordsServerErrors(const std::string& token) const {
+    bool is_known = false;
+    for (const auto& [fencing, grant] : grants_) {
+      if (grant.token != token) continue;
+      const auto logged = logged_.find(fencing);
+      if (logged == logged_.end() ||
+          logged->second.on_server_error != OnServerError::kRecord) {
+        return false;
+      }
+      is_known = true;
+    }
+    return is_known;
+  }
+
   // Can it have ended its owner's attempt without a recorded response?
   bool MayGiveUp(const Operation& operation) const {
     const bool is_server_error =
         operation.call.kind == Kind::kFinalize &&
         operation.call.status >= limits::kServerErrorMin;
     if (operation.call.kind != Kind::kRelease && !is_server_error) return false;
+    if (is_server_error && RecordsServerErrors(operation.call.token)) {
+      return false;
+    }
     switch (operation.certainty) {
       case Certainty::kNothing:
         return false;

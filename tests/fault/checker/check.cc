@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "absl/time/clock.h"
 #include "tests/fault/checker/answer_rules.h"
 #include "tests/fault/checker/database_clock.h"
 #include "tests/fault/checker/key_check.h"
@@ -12,25 +11,48 @@ namespace idempotency::fault {
 namespace {
 
 // From when on faults have ended and been got over; nullopt: none was noted.
-std::optional<std::int64_t> SettledAt(const Run& run, const Limits& limits) {
+// Fails where one never ended.
+absl::StatusOr<std::optional<std::int64_t>> SettledAt(const Run& run,
+                                                      const Limits& limits) {
   std::optional<std::int64_t> last;
+  int open = 0;
   for (const NoteEvent& note : run.notes) {
-    if (note.phase == Phase::kEnd) last = std::max(last.value_or(0), note.t);
+    if (note.phase == Phase::kBegin) ++open;
+    if (note.phase != Phase::kEnd) continue;
+    open = std::max(open - 1, 0);
+    last = std::max(last.value_or(0), note.t);
+  }
+  if (open > 0) {
+    return absl::FailedPreconditionError("a fault was begun and never ended");
   }
   if (last.has_value()) *last += absl::ToInt64Nanoseconds(limits.settle);
   return last;
 }
 
-void Count(const KeyHistory& key, Counts& counts) {
+void Count(const RecordId& id, const KeyHistory& key, Findings& findings) {
+  Counts& counts = findings.counts;
   ++counts.keys;
   counts.operations += static_cast<std::int64_t>(key.operations.size());
   counts.changes += static_cast<std::int64_t>(key.changes.size());
+  for (const Change& change : key.changes) {
+    const Record& record = change.row.record;
+    counts.finals += change.kind != ChangeKind::kDelete &&
+                     record.state == RecordState::kFinal &&
+                     record.finalized_at <= change.row.at;
+  }
   for (const Operation& operation : key.operations) {
     if (operation.certainty == Certainty::kUnknown) ++counts.unknown;
+    if (operation.certainty == Certainty::kFact) {
+      ++counts.decided;
+      counts.grants += operation.answer->outcome == Outcome::kClaimed;
+    }
     if (operation.answer.has_value() &&
         (operation.answer->reason == "INTERNAL" ||
          operation.answer->reason == "RECORD_CORRUPT")) {
       ++counts.defects;
+      findings.Violate(
+          "DEFECT", id,
+          operation.name() + " was told " + operation.answer->reason);
     }
   }
 }
@@ -40,20 +62,28 @@ void Count(const KeyHistory& key, Counts& counts) {
 absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
   const absl::StatusOr<DatabaseClock> clock = DatabaseClock::Make(run.clocks);
   if (!clock.ok()) return clock.status();
-  const absl::Time end = absl::Now() + limits.budget;
-  const std::optional<std::int64_t> settled = SettledAt(run, limits);
+  findings.counts.clock_error_ms = absl::ToInt64Milliseconds(clock->error());
+  const std::int64_t end =
+      MonotonicNow() + absl::ToInt64Nanoseconds(limits.budget);
+  const auto ended = SettledAt(run, limits);
+  if (!ended.ok()) return ended.status();
+  const std::optional<std::int64_t>& settled = *ended;
   for (const auto& [id, key] : run.keys) {
-    if (absl::Now() > end) {
+    if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(
           "out of time after " + std::to_string(findings.counts.keys) + " of " +
           std::to_string(run.keys.size()) + " keys");
     }
-    Count(key, findings.counts);
+    Count(id, key, findings);
     KeyCheck states(id, key, run, *clock, findings);
     states.Run();
     CheckAnswers(id, key, *clock, findings);
     CheckTold(id, key, *clock, findings);
     CheckEffects(id, key, states, findings);
+    if (limits.success_needs_effect) {
+      CheckRecordedEffects(id, key, *clock, findings);
+    }
+    CheckOmissions(id, key, limits, findings);
     CheckFinalTable(id, key, findings);
     if (run.has_conflicts) CheckEvidence(id, key, findings);
     if (settled.has_value()) {

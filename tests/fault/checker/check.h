@@ -2,6 +2,8 @@
 //
 // Which promise is judged from what:
 //   S1 to S12, S15, S16, S18  answers and the log of changes
+//   DEFECT  an answer that no state of a record allows: INTERNAL or
+//        RECORD_CORRUPT
 //   S13  claim tokens and downstream keys of one record that turn up at another
 //   S14  the wallet's effects, and what claims were told before
 //   S17  the order of answers along the log; a log with a gap
@@ -11,8 +13,7 @@
 //        sent late whose caller got no answer cannot be seen from here; the
 //        unit tests of the lane do that.
 //   L1   claims of an abandoned record, after the last fault: not three in a
-//   row
-//        over some time that end without a decision
+//        row over some time that end without a decision
 //   L2   calls of one record, after the last fault: likewise, and no decision
 //   L3   calls that end after their deadline, or never while their caller
 //        lived; of commands on a stream only the unit tests can tell
@@ -26,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "tests/fault/checker/database_clock.h"
 #include "tests/fault/checker/findings.h"
 #include "tests/fault/checker/key_check.h"
 #include "tests/fault/checker/run.h"
@@ -43,6 +45,10 @@ struct Limits {
   absl::Duration patience = absl::Seconds(2);
   // Of the calls begun after `settle`.
   double decided_share = 0.99;
+  // The callers record a status below 300 only where the wallet had executed.
+  bool success_needs_effect = true;
+  // What the servers keep of a body.
+  std::int64_t body_bytes_max = 10'000;
 };
 
 // Fails where the check could not be made to its end: no clock, no time.
@@ -53,6 +59,13 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings);
 // S7, in part: a refused response leaves evidence.
 void CheckEvidence(const RecordId& id, const KeyHistory& key,
                    Findings& findings);
+// S9, in part: of a response that is short enough nothing is left out.
+void CheckOmissions(const RecordId& id, const KeyHistory& key,
+                    const Limits& limits, Findings& findings);
+// S14, in part: callers record a status below 300 only where the wallet had
+// executed.
+void CheckRecordedEffects(const RecordId& id, const KeyHistory& key,
+                          const DatabaseClock& clock, Findings& findings);
 void CheckFinalTable(const RecordId& id, const KeyHistory& key,
                      Findings& findings);
 void CheckIsolation(const Run& run, Findings& findings);

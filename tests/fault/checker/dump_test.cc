@@ -189,15 +189,19 @@ TEST_F(DumpTest, TheProgramEndsWithWhatItFound) {
     return WEXITSTATUS(std::system(command.c_str()));
   };
   const std::string all =
-      "--transitions=transitions.tsv --dump=dump.tsv history";
+      "--transitions=transitions.tsv --dump=dump.tsv "
+      "--conflicts=conflicts.tsv --effects_min=0 history";
   EXPECT_EQ(check(all), 0);
   EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
-              HasSubstr("checked operations=1 keys=1"));
+              HasSubstr("checked operations=1 decided=1 keys=1"));
   EXPECT_EQ(check("--help"), 0);
   EXPECT_EQ(check(all + " --budget=0s"), 2);
   EXPECT_EQ(check(all + " --later=1s"), 2);
   EXPECT_EQ(check(all + " nowhere"), 2);
   EXPECT_EQ(check("history"), 2);
+  EXPECT_EQ(check(all + " --effects_min=1"), 2);
+  EXPECT_EQ(check(all + " --after_min=1"), 2);
+  EXPECT_EQ(check("--transitions=transitions.tsv --dump=dump.tsv history"), 2);
   Append(EffectEvent{.t = 1,
                      .scope = id_.scope,
                      .key = id_.key,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/fault/checker/answer_rules.h"
+#include "tests/fault/checker/check.h"
 #include "tests/fault/checker/grants.h"
 
 namespace idempotency::fault {
@@ -141,6 +142,45 @@ class EffectCheck {
 void CheckEffects(const RecordId& id, const KeyHistory& key,
                   const KeyCheck& states, Findings& findings) {
   EffectCheck(id, key, findings).Run(states);
+}
+
+void CheckRecordedEffects(const RecordId& id, const KeyHistory& key,
+                          const DatabaseClock& clock, Findings& findings) {
+  constexpr int kFailed = 300;
+  std::map<std::int32_t, std::string> downstream_keys;
+  const LoggedGrants grants = GrantsOf(key);
+  for (const Operation& operation : key.operations) {
+    if (operation.certainty != Certainty::kFact ||
+        operation.answer->outcome != Outcome::kClaimed) {
+      continue;
+    }
+    const auto grant = grants.find(operation.answer->fencing);
+    if (grant == grants.end()) continue;
+    downstream_keys.emplace(grant->second.freed_count,
+                            operation.answer->downstream);
+  }
+  for (const Change& change : key.changes) {
+    const Record& record = change.row.record;
+    if (record.state != RecordState::kFinal ||
+        record.response.status_code >= kFailed) {
+      continue;
+    }
+    const std::int64_t by = clock.ToMonotonic(change.row.at) + clock.error_ns();
+    const auto downstream = downstream_keys.find(record.freed_count);
+    const bool executed =
+        downstream != downstream_keys.end() &&
+        std::any_of(key.effects.begin(), key.effects.end(),
+                    [&](const EffectEvent& effect) {
+                      return effect.result == EffectResult::kExecuted &&
+                             effect.downstream == downstream->second &&
+                             effect.t <= by;
+                    });
+    if (executed) continue;
+    findings.Violate("S14", id,
+                     "change " + std::to_string(change.seq) +
+                         " has a recorded success, and nothing was executed");
+    return;
+  }
 }
 
 }  // namespace idempotency::fault

@@ -18,6 +18,12 @@ struct Violation {
 
 struct Counts {
   std::int64_t operations = 0;
+  std::int64_t decided = 0;  // of them
+  std::int64_t grants = 0;   // claims that were told Claimed
+  std::int64_t finals = 0;   // changes to a recorded response
+  // Decided calls that began when the faults had been got over.
+  std::int64_t after_faults = 0;
+  std::int64_t clock_error_ms = 0;
   std::int64_t keys = 0;
   std::int64_t unknown = 0;
   std::int64_t changes = 0;

@@ -1,9 +1,9 @@
 // fault-checker: were the promises kept? See the text of --help.
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/fault/checker/check.h"
@@ -23,7 +23,8 @@ constexpr int kViolations = 1;
 constexpr int kNotChecked = 2;
 
 constexpr char kHelp[] =
-    R"(usage: fault-checker --transitions=FILE --dump=FILE [options] HISTORY...
+    R"(usage: fault-checker --transitions=FILE --dump=FILE --conflicts=FILE [options]
+           HISTORY...
 
 Checks what callers were told, what the table went through and what was done to
 the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
@@ -34,8 +35,7 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
   --transitions=FILE the log of every change, and
   --dump=FILE        the final records: taken as tests/fault/transitions.sql
                      says, in one snapshot, when all calls have ended
-  --conflicts=FILE   the refused responses; without it nobody looks whether
-                     each left its evidence (part of S7)
+  --conflicts=FILE   the refused responses, likewise
   --budget=60s       give up after that: a check not made to its end is none
   --late=100ms       a call may end so much after its deadline (L3)
   --settle=5s        so long after the end of the last noted fault the service
@@ -44,6 +44,11 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
                      those of a client that finds its way back (L1, L2)
   --decided=0.99     the share of the calls from then on that have to end with a
                      decision (L4)
+  --body_bytes_max=10000
+                     what the servers keep of a body (S9)
+  --decided_min=0.2  less of all calls decided, or
+  --effects_min=1    fewer effects, or
+  --after_min=0      fewer calls decided after the faults: nothing was checked
   --help             this text
 
 Prints a line for each broken promise, with its number, the scope and key and
@@ -51,19 +56,26 @@ the operations:
 
   S3 fault/r17 k42: c2-9 was given the key while the lease of c1-4 ran
 
-ORDER stands for a change or an answer that no order of the calls explains.
-The last line sums up:
+ORDER stands for a change or an answer that no order of the calls explains,
+DEFECT for a call that ended with INTERNAL or RECORD_CORRUPT. The last line sums
+up:
 
-  checked operations=.. keys=.. unknown=.. changes=.. effects=..
-  overlapping_owners=.. late_changes=.. defects=.. seconds=.. violations=..
+  checked operations=.. decided=.. keys=.. unknown=.. grants=.. finals=..
+  changes=.. effects=.. after_faults=.. overlapping_owners=.. late_changes=..
+  defects=.. clock_error_ms=.. seconds=.. violations=..
 
   unknown            calls that ended without a decision
+  grants, finals     claims told that the key is theirs; recorded responses,
+                     and confirmations of them
+  after_faults       calls decided after the last fault and --settle
   overlapping_owners effects by somebody whom another had taken over from:
                      allowed, and why there are fencing tokens
-  late_changes       a copy of a request took effect beside its answer: allowed
-  defects            calls that ended with INTERNAL or RECORD_CORRUPT
+  late_changes       a copy of a request, or another try of the server, took
+                     effect beside its answer: allowed
+  clock_error_ms     within which the database's times are placed
 
-Exit status: 0 all promises kept, 1 some broken, 2 not checked.
+Exit status: 0 all promises kept, 1 some broken, 2 not checked: also where
+nothing was changed, or a fault has no end.
 )";
 
 // The value of --name=value, if `argument` is that.
@@ -82,8 +94,20 @@ int Refuse(const std::string& problem) {
   return kNotChecked;
 }
 
+// Less than that is no check.
+struct Least {
+  double decided_share = 0.2;
+  std::int64_t effects = 1;
+  std::int64_t after_faults = 0;
+};
+
+bool ReadShare(const std::string& value, double& share) {
+  return absl::SimpleAtod(value, &share) && share >= 0 && share <= 1;
+}
+
 // Returns what is wrong with `argument`, or nothing.
-std::string Take(const std::string& argument, Files& files, Limits& limits) {
+std::string Take(const std::string& argument, Files& files, Limits& limits,
+                 Least& least) {
   std::string value;
   bool ok = true;
   if (IsFlag(argument, "--transitions", files.transitions) ||
@@ -100,10 +124,15 @@ std::string Take(const std::string& argument, Files& files, Limits& limits) {
   } else if (IsFlag(argument, "--patience", value)) {
     ok = absl::ParseDuration(value, &limits.patience);
   } else if (IsFlag(argument, "--decided", value)) {
-    char* end = nullptr;
-    limits.decided_share = std::strtod(value.c_str(), &end);
-    ok = !value.empty() && *end == '\0' && limits.decided_share >= 0 &&
-         limits.decided_share <= 1;
+    ok = ReadShare(value, limits.decided_share);
+  } else if (IsFlag(argument, "--body_bytes_max", value)) {
+    ok = absl::SimpleAtoi(value, &limits.body_bytes_max);
+  } else if (IsFlag(argument, "--decided_min", value)) {
+    ok = ReadShare(value, least.decided_share);
+  } else if (IsFlag(argument, "--effects_min", value)) {
+    ok = absl::SimpleAtoi(value, &least.effects);
+  } else if (IsFlag(argument, "--after_min", value)) {
+    ok = absl::SimpleAtoi(value, &least.after_faults);
   } else if (argument.starts_with("-")) {
     return "unknown option " + argument + "; see --help";
   } else {
@@ -124,13 +153,31 @@ void Print(const Findings& findings, double seconds) {
   const Counts& counts = findings.counts;
   const auto number = [](std::int64_t n) { return static_cast<long long>(n); };
   std::printf(
-      "checked operations=%lld keys=%lld unknown=%lld changes=%lld "
-      "effects=%lld overlapping_owners=%lld late_changes=%lld defects=%lld "
-      "seconds=%.2f violations=%zu\n",
-      number(counts.operations), number(counts.keys), number(counts.unknown),
+      "checked operations=%lld decided=%lld keys=%lld unknown=%lld "
+      "grants=%lld finals=%lld changes=%lld effects=%lld after_faults=%lld "
+      "overlapping_owners=%lld late_changes=%lld defects=%lld "
+      "clock_error_ms=%lld seconds=%.2f violations=%zu\n",
+      number(counts.operations), number(counts.decided), number(counts.keys),
+      number(counts.unknown), number(counts.grants), number(counts.finals),
       number(counts.changes), number(counts.effects),
-      number(counts.overlapping_owners), number(counts.late_changes),
-      number(counts.defects), seconds, findings.violations().size());
+      number(counts.after_faults), number(counts.overlapping_owners),
+      number(counts.late_changes), number(counts.defects),
+      number(counts.clock_error_ms), seconds, findings.violations().size());
+}
+
+// Why nothing can be said after no violation was found; empty: it can.
+std::string WhyNothingSaid(const Counts& counts, const Least& least) {
+  if (counts.operations == 0) return "no operation at all";
+  if (counts.changes == 0) return "no change at all";
+  if (static_cast<double>(counts.decided) <
+      least.decided_share * static_cast<double>(counts.operations)) {
+    return "hardly any operation was decided";
+  }
+  if (counts.effects < least.effects) return "hardly any effect";
+  if (counts.after_faults < least.after_faults) {
+    return "hardly any operation was decided after the faults";
+  }
+  return "";
 }
 
 }  // namespace
@@ -138,18 +185,21 @@ void Print(const Findings& findings, double seconds) {
 int main(int argc, char** argv) {
   Files files;
   Limits limits;
+  Least least;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--help") {
       std::fputs(kHelp, stdout);
       return kClean;
     }
-    const std::string problem = Take(argument, files, limits);
+    const std::string problem = Take(argument, files, limits, least);
     if (!problem.empty()) return Refuse(problem);
   }
   if (files.histories.empty() || files.transitions.empty() ||
-      files.dump.empty()) {
-    return Refuse("histories, --transitions and --dump are needed; see --help");
+      files.dump.empty() || files.conflicts.empty()) {
+    return Refuse(
+        "histories, --transitions, --dump and --conflicts are needed; see "
+        "--help");
   }
   const absl::Time begin = absl::Now();
   const auto run = idempotency::fault::ReadRun(files);
@@ -159,6 +209,7 @@ int main(int argc, char** argv) {
   const absl::Status status = idempotency::fault::Check(*run, limits, findings);
   Print(findings, absl::ToDoubleSeconds(absl::Now() - begin));
   if (!status.ok()) return Refuse(std::string(status.message()));
-  if (findings.counts.operations == 0) return Refuse("no operation at all");
-  return findings.violations().empty() ? kClean : kViolations;
+  if (!findings.violations().empty()) return kViolations;
+  const std::string why = WhyNothingSaid(findings.counts, least);
+  return why.empty() ? kClean : Refuse(why);
 }

@@ -39,6 +39,15 @@ TEST(ProgressTest, L1TheKeyOfADeadOwnerCanBeClaimed) {
   EXPECT_THAT(story.Broken(), Breaks("L1"));
 }
 
+TEST(ProgressTest, AFaultThatNeverEndsIsNoCheck) {
+  Story story;
+  story.Claim("c1-1", kAnn);
+  story.Note(Phase::kBegin);
+  EXPECT_THAT(story.Broken(), Breaks("not checked"));
+  story.Note(Phase::kEnd);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+}
+
 TEST(ProgressTest, L2NoKeyIsStuck) {
   Story story;
   story.Note(Phase::kEnd);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/core/limits.h"
 #include "tests/fault/checker/check.h"
 #include "tests/fault/checker/hex.h"
 #include "tests/support/record_rules.h"
@@ -125,6 +126,41 @@ void CheckFinalTable(const RecordId& id, const KeyHistory& key,
     findings.Violate(
         "S19", id,
         "the response that " + operation.name() + " had recorded is nowhere");
+  }
+}
+
+void CheckOmissions(const RecordId& id, const KeyHistory& key,
+                    const Limits& limits, Findings& findings) {
+  for (const Change& change : key.changes) {
+    const Record& record = change.row.record;
+    const Response& kept = record.response;
+    if (record.state != RecordState::kFinal ||
+        (!kept.body_omitted && !kept.headers_omitted)) {
+      continue;
+    }
+    for (const Operation& operation : key.operations) {
+      const CallEvent& call = operation.call;
+      if (call.kind != Kind::kFinalize ||
+          call.digest != ToHex(record.response_digest)) {
+        continue;
+      }
+      const bool may_leave_body =
+          call.body_omitted || call.body_bytes > limits.body_bytes_max;
+      const bool may_leave_headers =
+          call.headers_omitted ||
+          call.header_count >
+              static_cast<std::int64_t>(idempotency::limits::kHeadersMax) ||
+          call.header_bytes >
+              static_cast<std::int64_t>(idempotency::limits::kHeaderBytesMax);
+      if ((!kept.body_omitted || may_leave_body) &&
+          (!kept.headers_omitted || may_leave_headers)) {
+        continue;
+      }
+      findings.Violate("S9", id,
+                       "something was left out of the response of " +
+                           operation.name() + ", which is short enough");
+      return;
+    }
   }
 }
 
@@ -287,10 +323,12 @@ void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
                   Findings& findings) {
   std::int64_t calls = 0;
   std::int64_t in_vain = 0;
+  std::int64_t& decided = findings.counts.after_faults;
   for (const auto& [id, key] : run.keys) {
     for (const Operation& operation : key.operations) {
       if (operation.call.t < settled || SaysNothing(operation)) continue;
       ++calls;
+      if (IsDecided(operation)) ++decided;
       if (IsInVain(operation)) ++in_vain;
     }
   }

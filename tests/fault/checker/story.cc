@@ -140,7 +140,9 @@ Story::Story()
              .max_lease = absl::Seconds(10),
              .retention = absl::Seconds(2)},
       clocks{{.t = kBeginNs, .database_us = kEpochUs, .error_ns = 100'000}},
-      now_(absl::FromUnixMicros(kEpochUs)) {}
+      now_(absl::FromUnixMicros(kEpochUs)) {
+  limits.success_needs_effect = false;
+}
 
 std::int64_t Story::t() const {
   return kBeginNs + absl::ToUnixNanos(now_) - kEpochUs * 1000;

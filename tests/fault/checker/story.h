@@ -97,7 +97,7 @@ class Story {
   // Numbers of the broken promises, in the order found, with what is wrong.
   std::vector<std::string> Broken() const;
 
-  Limits limits{};
+  Limits limits{};  // a success needs no effect
 
  private:
   RecordId id() const { return {scope, key}; }

@@ -49,13 +49,15 @@ class ToldCheck {
     return clock_.ToDatabase(operation.answer->t) + clock_.error() + kTick;
   }
 
-  // What is left of the lease is counted from some moment of the call.
+  // Callers count it from the moment at which they asked: the server has taken
+  // off what passed since.
   void CheckLease(const Operation& operation) {
     const AnswerEvent& answer = *operation.answer;
     const absl::Time counted_from =
         absl::FromUnixMicros(answer.lease_until_us - answer.lease_us);
     if (answer.lease_us > 0 && counted_from >= Earliest(operation) &&
-        counted_from <= Latest(operation)) {
+        counted_from <= Latest(operation) +
+                            absl::Nanoseconds(answer.t - operation.call.t)) {
       return;
     }
     findings_.Violate("S3", id_,
