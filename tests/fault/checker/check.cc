@@ -17,9 +17,11 @@ absl::StatusOr<std::optional<std::int64_t>> SettledAt(const Run& run,
   std::optional<std::int64_t> last;
   int open = 0;
   for (const NoteEvent& note : run.notes) {
-    if (note.phase == Phase::kBegin) ++open;
+    // A caller that was killed stays so.
+    const int one = note.caller.empty() ? 1 : 0;
+    if (note.phase == Phase::kBegin) open += one;
     if (note.phase != Phase::kEnd) continue;
-    open = std::max(open - 1, 0);
+    open = std::max(open - one, 0);
     last = std::max(last.value_or(0), note.t);
   }
   if (open > 0) {
@@ -66,8 +68,8 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
   const std::int64_t end =
       MonotonicNow() + absl::ToInt64Nanoseconds(limits.budget);
   const auto ended = SettledAt(run, limits);
-  if (!ended.ok()) return ended.status();
-  const std::optional<std::int64_t>& settled = *ended;
+  const std::optional<std::int64_t> settled =
+      ended.ok() ? *ended : std::nullopt;
   for (const auto& [id, key] : run.keys) {
     if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(
@@ -93,7 +95,7 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
   CheckIsolation(run, findings);
   CheckReturns(run, limits, findings);
   if (settled.has_value()) CheckGoodput(run, limits, *settled, findings);
-  return absl::OkStatus();
+  return ended.status();
 }
 
 }  // namespace idempotency::fault

@@ -208,8 +208,8 @@ int main(int argc, char** argv) {
   limits.budget -= absl::Now() - begin;
   const absl::Status status = idempotency::fault::Check(*run, limits, findings);
   Print(findings, absl::ToDoubleSeconds(absl::Now() - begin));
-  if (!status.ok()) return Refuse(std::string(status.message()));
   if (!findings.violations().empty()) return kViolations;
+  if (!status.ok()) return Refuse(std::string(status.message()));
   const std::string why = WhyNothingSaid(findings.counts, least);
   return why.empty() ? kClean : Refuse(why);
 }
