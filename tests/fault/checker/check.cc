@@ -10,11 +10,7 @@
 namespace idempotency::fault {
 namespace {
 
-// From when on faults have ended and been got over; nullopt: none was noted.
-// Fails where one never ended.
-absl::StatusOr<std::optional<std::int64_t>> SettledAt(const Run& run,
-                                                      const Limits& limits) {
-  std::optional<std::int64_t> last;
+bool HasEndlessFault(const Run& run) {
   int open = 0;
   for (const NoteEvent& note : run.notes) {
     // A caller that was killed stays so.
@@ -22,10 +18,17 @@ absl::StatusOr<std::optional<std::int64_t>> SettledAt(const Run& run,
     if (note.phase == Phase::kBegin) open += one;
     if (note.phase != Phase::kEnd) continue;
     open = std::max(open - one, 0);
-    last = std::max(last.value_or(0), note.t);
   }
-  if (open > 0) {
-    return absl::FailedPreconditionError("a fault was begun and never ended");
+  return open > 0;
+}
+
+// From when on faults have ended and been got over; nullopt: none was noted, or
+// one never ended.
+std::optional<std::int64_t> SettledAt(const Run& run, const Limits& limits) {
+  if (HasEndlessFault(run)) return std::nullopt;
+  std::optional<std::int64_t> last;
+  for (const NoteEvent& note : run.notes) {
+    if (note.phase == Phase::kEnd) last = std::max(last.value_or(0), note.t);
   }
   if (last.has_value()) *last += absl::ToInt64Nanoseconds(limits.settle);
   return last;
@@ -67,9 +70,7 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
   findings.counts.clock_error_ms = absl::ToInt64Milliseconds(clock->error());
   const std::int64_t end =
       MonotonicNow() + absl::ToInt64Nanoseconds(limits.budget);
-  const auto ended = SettledAt(run, limits);
-  const std::optional<std::int64_t> settled =
-      ended.ok() ? *ended : std::nullopt;
+  const std::optional<std::int64_t> settled = SettledAt(run, limits);
   for (const auto& [id, key] : run.keys) {
     if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(
@@ -95,7 +96,10 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
   CheckIsolation(run, findings);
   CheckReturns(run, limits, findings);
   if (settled.has_value()) CheckGoodput(run, limits, *settled, findings);
-  return ended.status();
+  if (HasEndlessFault(run)) {
+    return absl::FailedPreconditionError("a fault was begun and never ended");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace idempotency::fault

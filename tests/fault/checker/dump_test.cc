@@ -79,7 +79,11 @@ class DumpTest : public testing::Test {
       answer.lease_until_us = absl::ToUnixMicros(claimed->lease_expires_at);
       answer.expires_us = absl::ToUnixMicros(claimed->expires_at);
     } else {
+      const Replay& replay = std::get<Replay>(*answers.front().outcome);
       answer.outcome = Outcome::kReplay;
+      answer.created_us = absl::ToUnixMicros(replay.created_at);
+      answer.finalized_us = absl::ToUnixMicros(replay.finalized_at);
+      answer.expires_us = absl::ToUnixMicros(replay.expires_at);
       answer.status = 200;
       answer.digest = ToHex(std::string(32, 'd'));
     }
@@ -172,7 +176,9 @@ TEST_F(DumpTest, TellsOfEveryChangeOfARecord) {
   const absl::StatusOr<fault::Run> run = ReadRun(files);
   ASSERT_TRUE(run.ok()) << run.status();
   Findings findings;
-  ASSERT_TRUE(Check(*run, {}, findings).ok());
+  Limits limits;
+  limits.success_needs_effect = false;
+  ASSERT_TRUE(Check(*run, limits, findings).ok());
   for (const Violation& violation : findings.violations()) {
     ADD_FAILURE() << violation.number << ": " << violation.what;
   }
@@ -190,7 +196,8 @@ TEST_F(DumpTest, TheProgramEndsWithWhatItFound) {
   };
   const std::string all =
       "--transitions=transitions.tsv --dump=dump.tsv "
-      "--conflicts=conflicts.tsv --effects_min=0 history";
+      "--conflicts=conflicts.tsv --effects_min=0 --clock_error_max=1s "
+      "history";
   EXPECT_EQ(check(all), 0);
   EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
               HasSubstr("checked operations=1 decided=1 keys=1"));

@@ -48,7 +48,9 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
                      what the servers keep of a body (S9)
   --decided_min=0.2  less of all calls decided, or
   --effects_min=1    fewer effects, or
-  --after_min=0      fewer calls decided after the faults: nothing was checked
+  --after_min=0      fewer calls decided after the faults, or
+  --clock_error_max=50ms
+                     times of the database placed worse: nothing was checked
   --help             this text
 
 Prints a line for each broken promise, with its number, the scope and key and
@@ -99,6 +101,8 @@ struct Least {
   double decided_share = 0.2;
   std::int64_t effects = 1;
   std::int64_t after_faults = 0;
+  // More is no placing of times.
+  absl::Duration clock_error = absl::Milliseconds(50);
 };
 
 bool ReadShare(const std::string& value, double& share) {
@@ -131,6 +135,8 @@ std::string Take(const std::string& argument, Files& files, Limits& limits,
     ok = ReadShare(value, least.decided_share);
   } else if (IsFlag(argument, "--effects_min", value)) {
     ok = absl::SimpleAtoi(value, &least.effects);
+  } else if (IsFlag(argument, "--clock_error_max", value)) {
+    ok = absl::ParseDuration(value, &least.clock_error);
   } else if (IsFlag(argument, "--after_min", value)) {
     ok = absl::SimpleAtoi(value, &least.after_faults);
   } else if (argument.starts_with("-")) {
@@ -172,6 +178,9 @@ std::string WhyNothingSaid(const Counts& counts, const Least& least) {
   if (static_cast<double>(counts.decided) <
       least.decided_share * static_cast<double>(counts.operations)) {
     return "hardly any operation was decided";
+  }
+  if (absl::Milliseconds(counts.clock_error_ms) > least.clock_error) {
+    return "the database's times cannot be placed: did its clock step?";
   }
   if (counts.effects < least.effects) return "hardly any effect";
   if (counts.after_faults < least.after_faults) {
