@@ -1,6 +1,6 @@
 // Which seeds a simulation runs, and how many it takes to notice a planted bug.
-#ifndef IDEMPOTENCY_TESTS_UNIT_SIMULATION_SEEDS_H_
-#define IDEMPOTENCY_TESTS_UNIT_SIMULATION_SEEDS_H_
+#ifndef IDEMPOTENCY_TESTS_SIMULATION_SIMULATION_SEEDS_H_
+#define IDEMPOTENCY_TESTS_SIMULATION_SIMULATION_SEEDS_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -51,4 +51,4 @@ std::set<std::string> BrokenPromises(const std::string& promise,
 
 }  // namespace idempotency
 
-#endif  // IDEMPOTENCY_TESTS_UNIT_SIMULATION_SEEDS_H_
+#endif  // IDEMPOTENCY_TESTS_SIMULATION_SIMULATION_SEEDS_H_

@@ -1,6 +1,6 @@
 // The checker's own idea of a record's state.
-#ifndef IDEMPOTENCY_TESTS_UNIT_HISTORY_RULES_H_
-#define IDEMPOTENCY_TESTS_UNIT_HISTORY_RULES_H_
+#ifndef IDEMPOTENCY_TESTS_SIMULATION_HISTORY_RULES_H_
+#define IDEMPOTENCY_TESTS_SIMULATION_HISTORY_RULES_H_
 
 #include "absl/time/time.h"
 #include "server/core/types.h"
@@ -26,4 +26,4 @@ inline bool IsOver(const Record& record, absl::Time now) {
 
 }  // namespace idempotency
 
-#endif  // IDEMPOTENCY_TESTS_UNIT_HISTORY_RULES_H_
+#endif  // IDEMPOTENCY_TESTS_SIMULATION_HISTORY_RULES_H_

@@ -1,0 +1,290 @@
+#include "tests/simulation/history_checker.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tests/simulation/history_rules.h"
+#include "tests/simulation/history_text.h"
+
+namespace idempotency {
+
+HistoryChecker::HistoryChecker(Database& database) : database_(database) {
+  database_.Observe(this);
+}
+
+HistoryChecker::Key& HistoryChecker::KeyOf(const RecordId& id) {
+  Key& key = keys_[id];
+  if (key.moments.empty()) {
+    key.id = id;
+    key.moments.push_back({.sequence = 0, .time = now()});
+  }
+  current_ = &key;
+  return key;
+}
+
+void HistoryChecker::Violate(const std::string& promise,
+                             const std::string& what) {
+  std::string violation = promise + ": " + what;
+  if (current_ != nullptr) {
+    violation += " (" + current_->id.scope + "/" + current_->id.key + ")";
+    violated_.insert(current_->id);
+    Note(*current_, violation);
+  }
+  violations_.push_back(std::move(violation));
+}
+
+void HistoryChecker::ViolateAbout(const RecordId& id,
+                                  const std::string& promise,
+                                  const std::string& what) {
+  KeyOf(id);
+  Violate(promise, what);
+}
+
+void HistoryChecker::Note(const Key& key, const std::string& line) {
+  if (!keeps_history_) return;
+  history_.emplace_back(key.id, TimeText(now()) + " " + key.id.scope + "/" +
+                                    key.id.key + " " + line);
+}
+
+std::vector<std::string> HistoryChecker::History() const {
+  std::vector<std::string> lines;
+  for (const auto& [id, line] : history_) {
+    if (violated_.empty() || violated_.contains(id)) lines.push_back(line);
+  }
+  return lines;
+}
+
+// ---- What the table goes through.
+
+void HistoryChecker::RowChanged(const RecordId& id, const RecordPtr& after) {
+  Key& key = KeyOf(id);
+  const RecordPtr before = key.moments.back().row;
+  key.moments.push_back({.sequence = ++sequence_, .time = now(), .row = after});
+  if (keeps_history_) Note(key, "row " + TextOfRow(after.get()));
+  CheckChange(key, before.get(), after.get());
+}
+
+void HistoryChecker::RowFellBack(const RecordId& id, const RecordPtr& after) {
+  Key& key = KeyOf(id);
+  for (auto moment = key.moments.rbegin();
+       moment != key.moments.rend() && moment->row != after; ++moment) {
+    moment->lost = true;
+  }
+  key.moments.push_back({.sequence = ++sequence_, .time = now(), .row = after});
+  if (keeps_history_) Note(key, "fell back to " + TextOfRow(after.get()));
+  key.fell_back = sequence_;
+  key.fell_back_at = now();
+  key.told_progress = {};
+
+  // What somebody was told to be his must not be gone.
+  const std::int64_t left = after == nullptr ? 0 : after->fencing_token;
+  const auto granted = std::find_if(
+      key.moments.begin(), key.moments.end(), [&](const Moment& moment) {
+        return moment.row != nullptr &&
+               moment.row->fencing_token == key.told_fencing_token;
+      });
+  if (left < key.told_fencing_token && granted != key.moments.end() &&
+      !CountsAsNone(granted->row.get(), now())) {
+    Violate("S2", "an acknowledged grant was lost");
+  }
+  for (const Acknowledged& one : key.acknowledged) {
+    if (now() < one.until &&
+        (after == nullptr || after->state != RecordState::kFinal ||
+         after->response_digest != one.digest)) {
+      Violate("S8", "an acknowledged response was lost");
+    }
+  }
+  key.fencing_token = std::max(left, key.told_fencing_token);
+  key.owners.erase(key.owners.upper_bound(key.fencing_token), key.owners.end());
+}
+
+void HistoryChecker::CheckChange(Key& key, const Record* before,
+                                 const Record* after) {
+  if (after == nullptr) {
+    if (!CountsAsNone(before, now())) Violate("S18", "deleted before its time");
+    return;
+  }
+  const bool new_life =
+      before == nullptr || after->created_at != before->created_at;
+  if (new_life) {
+    if (!CountsAsNone(before, after->created_at)) {
+      Violate("S18", "made anew before its time");
+    }
+    if (after->attempt != 1 || !IsUnfinished(*after)) {
+      Violate("S2", "a new record does not begin with attempt 1");
+    }
+  } else if (after->version <= before->version) {
+    Violate("S2", "a write did not raise the version");
+  }
+  if (after->fencing_token != key.fencing_token) NoteOwner(key, *after);
+  if (new_life) return;
+
+  if (before->state == RecordState::kFinal) {
+    if (after->state != RecordState::kFinal ||
+        after->response != before->response ||
+        after->response_digest != before->response_digest ||
+        after->claim_token != before->claim_token) {
+      Violate("S6", "a recorded response changed");
+      return;
+    }
+  } else if (after->state == RecordState::kFinal) {
+    CheckResponse(key, *after);
+  }
+  if (after->fencing_token == before->fencing_token) {
+    CheckSameGrant(*before, *after);
+  } else {
+    CheckNewGrant(key, *before, *after);
+  }
+}
+
+void HistoryChecker::CheckResponse(Key& key, const Record& after) {
+  const auto sent = key.responses.find(after.response_digest);
+  if (sent == key.responses.end()) {
+    Violate("S10", "a response that nobody sent was recorded");
+  } else if (sent->second != after.response) {
+    Violate("S9", "the response is not the one that was sent");
+  }
+  if (key.never_recorded.contains(after.response_digest)) {
+    Violate("S15", "recorded after an error that was certain");
+  }
+}
+
+void HistoryChecker::NoteOwner(Key& key, const Record& after) {
+  if (after.fencing_token < key.fencing_token) {
+    Violate("S2", "a fencing token went back");
+  }
+  key.fencing_token = std::max(key.fencing_token, after.fencing_token);
+  const auto owner =
+      key.owners.emplace(after.fencing_token, after.claim_token).first;
+  if (owner->second != after.claim_token) {
+    Violate("S1", "one fencing token for two claim tokens");
+  }
+  if (key.never_granted.contains(after.claim_token)) {
+    Violate("S15", "granted after an error that was certain");
+  }
+}
+
+void HistoryChecker::CheckSameGrant(const Record& before, const Record& after) {
+  if (after.claim_token != before.claim_token ||
+      after.attempt != before.attempt) {
+    Violate("S1", "another owner without a grant");
+  }
+  if (after.request_hash != before.request_hash) {
+    Violate("S11", "another request hash without a grant");
+  }
+  if (before.state == RecordState::kReleased &&
+      after.state != RecordState::kReleased) {
+    Violate("S12", "a released claim came back");
+  }
+  if (!IsUnfinished(before) || !IsUnfinished(after)) return;
+  if (IsGivenUp(before) && !IsGivenUp(after)) {
+    Violate("S12", "a claim that was given up came back");
+  }
+  if (after.lease_expires_at < before.lease_expires_at) {
+    Violate("S3", "a lease was shortened");
+  }
+  if (before.held && !after.held) Violate("S16", "a doubt was dropped");
+  if (after.abandoned != before.abandoned) {
+    Violate("S16", "what was abandoned changed");
+  }
+}
+
+void HistoryChecker::CheckNewGrant(Key& key, const Record& before,
+                                   const Record& after) {
+  if (after.fencing_token < before.fencing_token ||
+      after.attempt != before.attempt + 1) {
+    Violate("S2", "a grant does not count on");
+  }
+  if (!IsUnfinished(after)) Violate("S7", "a grant that is already over");
+  if (after.freed_count != before.freed_count) {
+    Violate("S12", "a grant changed the downstream key");
+  }
+  if (before.state == RecordState::kReleased) {
+    if (after.claim_token == before.claim_token) {
+      Violate("S12", "a released claim came back");
+    }
+    return;
+  }
+  if (!IsOver(before, after.claimed_at)) {
+    Violate("S3", "granted while another's lease ran");
+  }
+  if (before.held && !key.resolving.contains(after.claim_token)) {
+    Violate("S16", "a held record was granted to one who can't resolve it");
+  }
+  if (after.request_hash != before.request_hash) {
+    Violate("S11", "taken over by another request");
+  }
+  CheckTold(before, after);
+}
+
+void HistoryChecker::CheckTold(const Record& before, const Record& after) {
+  if (!after.abandoned.has_value()) {
+    Violate("S16", "a takeover was not told");
+    return;
+  }
+  const Abandoned& told = *after.abandoned;
+  if (before.gave_up == GaveUp::kDidNothing) {
+    if (before.abandoned != told) {
+      Violate("S16", "an attempt that did nothing hid an earlier one");
+    }
+    return;
+  }
+  const std::optional<std::string>& checkpoint =
+      before.checkpoint.has_value() || !before.abandoned.has_value()
+          ? before.checkpoint
+          : before.abandoned->checkpoint;
+  if (told.attempt != before.attempt ||
+      told.fencing_token != before.fencing_token ||
+      told.checkpoint != checkpoint) {
+    Violate("S16", "a takeover was told of something else");
+  }
+}
+
+// ---- What the channel did, and the end.
+
+void HistoryChecker::Effect(const RecordId& id, std::int64_t fencing_token,
+                            const std::string& downstream_key) {
+  Key& key = KeyOf(id);
+  if (keeps_history_) Note(key, "effect " + downstream_key);
+  const auto life = key.granted_lives.find(fencing_token);
+  if (life == key.granted_lives.end()) {
+    Violate("S14", "an effect of an attempt that was not granted");
+    return;
+  }
+  const std::string& first =
+      key.effects.emplace(life->second, downstream_key).first->second;
+  if (first != downstream_key) Violate("S14", "two effects in one life");
+}
+
+bool HistoryChecker::WasRecorded(const RecordId& id, std::int32_t status_code,
+                                 const std::string& body) const {
+  const auto found = keys_.find(id);
+  if (found == keys_.end()) return false;
+  return std::any_of(found->second.moments.begin(), found->second.moments.end(),
+                     [&](const Moment& moment) {
+                       return moment.row != nullptr && !moment.lost &&
+                              moment.row->state == RecordState::kFinal &&
+                              moment.row->response.status_code == status_code &&
+                              moment.row->response.body == body;
+                     });
+}
+
+void HistoryChecker::CheckEnd() {
+  for (auto& [id, key] : keys_) {
+    current_ = &key;
+    const RecordPtr row = database_.Find(id);
+    if (row != key.moments.back().row) {
+      Violate("S19", "a change that nobody saw");
+    }
+    for (const Acknowledged& one : key.acknowledged) {
+      if (now() < one.until &&
+          (row == nullptr || row->state != RecordState::kFinal ||
+           row->response_digest != one.digest)) {
+        Violate("S19", "an acknowledged response is not there");
+      }
+    }
+  }
+  current_ = nullptr;
+}
+
+}  // namespace idempotency
