@@ -83,8 +83,7 @@ void HistoryChecker::RowFellBack(const RecordId& id, const RecordPtr& after) {
         return moment.row != nullptr &&
                moment.row->fencing_token == key.told_fencing_token;
       });
-  if (left < key.told_fencing_token && granted != key.moments.end() &&
-      !CountsAsNone(granted->row.get(), now())) {
+  if (granted != key.moments.end() && granted->lost) {
     Violate("S2", "an acknowledged grant was lost");
   }
   for (const Acknowledged& one : key.acknowledged) {

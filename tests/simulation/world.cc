@@ -16,6 +16,8 @@ constexpr std::size_t kReplayCacheBytes = limits::kMiB;
 constexpr std::uint64_t kStepsMax = 2'000'000;
 constexpr Milliseconds kTroubleMax{120'000};
 constexpr Milliseconds kCalmMax{200'000};
+// The longest pause, absence of the database or delay of a message, and more.
+constexpr Milliseconds kSettles{4000};
 
 FleetRules FirstRules() {
   const Policy brief = {.name = "default",
@@ -292,16 +294,20 @@ void World::EndInCalm() {
   const auto quiet = [this] {
     return once_callers_.AllEnded() && raw_callers_.asking() == 0 &&
            std::all_of(replicas_.begin(), replicas_.end(),
-                       [](const auto& replica) { return replica->running(); });
+                       [](const auto& replica) {
+                         return replica->running() && !replica->draining();
+                       });
   };
-  if (!RunUntil(kCalmMax, quiet)) return;
+  // Pauses end, the database comes back, what is on its way arrives.
+  const auto settle = [this] {
+    const SteadyTime end = scheduler_.Now() + kSettles;
+    return RunUntil(kCalmMax, [&] { return scheduler_.Now() >= end; });
+  };
+  if (!RunUntil(kCalmMax, quiet) || !settle()) return;
   raw_callers_.AskForEveryKey();
   if (!RunUntil(kCalmMax, quiet)) return;
   once_callers_.StartForEveryKey();
-  if (!RunUntil(kCalmMax, quiet)) return;
-  // Whatever is still on its way arrives.
-  const SteadyTime end = scheduler_.Now() + Milliseconds(4000);
-  if (!RunUntil(kCalmMax, [&] { return scheduler_.Now() >= end; })) return;
+  if (!RunUntil(kCalmMax, quiet) || !settle()) return;
   once_callers_.CheckEnd();
   checker_.CheckEnd();
 }
