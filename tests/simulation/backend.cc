@@ -132,7 +132,10 @@ Backend::Touch Backend::Update(const RecordId& id, const Version& seen,
     if (!next.has_value()) return Touch::kSkipped;
   }
   row.writer_changes_it = true;
-  changes_.push_back({.row = &row, .after = {*std::move(next), seen.chain}});
+  changes_.push_back({.row = &row,
+                      .after = {.record = *std::move(next),
+                                .chain = seen.chain,
+                                .number = ++database_.versions_}});
   return Touch::kDone;
 }
 
@@ -152,10 +155,13 @@ Backend::Touch Backend::Insert(const RecordId& id, Record record) {
     }
   }
   row.writer_changes_it = true;
+  // The first of a chain gives it its number.
+  const std::uint64_t number = ++database_.versions_;
   changes_.push_back(
       {.row = &row,
-       .after = {std::make_shared<const Record>(std::move(record)),
-                 ++database_.chains_}});
+       .after = {.record = std::make_shared<const Record>(std::move(record)),
+                 .chain = number,
+                 .number = number}});
   return Touch::kDone;
 }
 

@@ -71,7 +71,6 @@ void Database::MakeVisible(const std::vector<RowChange>& rows,
   }
   for (const RowChange& change : rows) {
     change.row->committed = change.after;
-    if (change.after.record == nullptr) change.row->committed.chain = 0;
     observer_->RowChanged(change.row->id, change.after.record);
   }
 }
@@ -148,9 +147,15 @@ bool Database::FailOver(Microseconds down_for) {
   standby_back_ = {};
   conflicts_ = conflicts_on_standby_;
   for (const auto& [id, row] : rows_) {
-    if (row->committed.record == row->on_standby.record) continue;
-    row->committed = row->on_standby;
-    observer_->RowFellBack(id, row->committed.record);
+    const std::uint64_t shown =
+        std::exchange(row->committed, row->on_standby).number;
+    // The standby may be ahead of what the primary had shown.
+    if (shown < row->on_standby.number) {
+      observer_->RowChanged(id, row->committed.record);
+    } else if (shown > row->on_standby.number) {
+      weather_.Count("rows lost in a failover");
+      observer_->RowFellBack(id, row->committed.record);
+    }
   }
   up_again_ = scheduler_.Now() + down_for;
   return true;

@@ -61,6 +61,7 @@ using RecordPtr = std::shared_ptr<const Record>;
 struct Version {
   RecordPtr record;  // null: there is no row
   std::uint64_t chain = 0;
+  std::uint64_t number = 0;  // grows with every version of a row
 };
 
 // A row of idempotency_records, there or not.
@@ -166,7 +167,7 @@ class Database {
   KeptConflicts conflicts_;
   KeptConflicts conflicts_on_standby_;
   std::vector<Backend*> active_;
-  std::uint64_t chains_ = 0;
+  std::uint64_t versions_ = 0;
   std::uint64_t epoch_ = 1;
   SteadyTime up_again_{};
   SteadyTime read_only_until_{};

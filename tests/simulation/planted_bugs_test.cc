@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"S15"}},
         BugCase{PlantedBug::kClockIsReadAfterwards,
                 "ClockIsReadAfterwards",
-                {"S16", "S8", "S3"}},
+                {"S2", "S7", "S12"}},
         BugCase{PlantedBug::kConfirmedWithoutAWrite,
                 "ConfirmedWithoutAWrite",
                 {"S2", "S8"}},

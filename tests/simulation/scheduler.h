@@ -64,11 +64,12 @@ class Scheduler final : public Clock {
     Task body;
     std::uint64_t wait = 0;
   };
-  // A task, or a fiber that goes on.
+  // A task by its place in tasks_, or a fiber that goes on. Small, since many
+  // are moved for each that is added.
   struct Due {
     Microseconds at;
-    std::uint64_t order;
-    Task task;
+    std::uint64_t order = 0;
+    std::size_t task = 0;
     Berth* berth = nullptr;
     std::uint64_t wait = 0;
   };
@@ -78,7 +79,8 @@ class Scheduler final : public Clock {
     }
   };
 
-  void Push(Due due);
+  void Push(const Due& due);
+  std::size_t Keep(Task task);
   void WakeAfter(Microseconds delay, Berth& berth);
   // Suspends the running fiber until it is woken up.
   void Suspend();
@@ -87,8 +89,10 @@ class Scheduler final : public Clock {
   Random random_;
   Microseconds now_{std::chrono::hours(1)};
   std::vector<Due> due_;  // a heap
+  std::vector<Task> tasks_;
+  std::vector<std::size_t> free_tasks_;
   std::vector<std::unique_ptr<Berth>> berths_;
-  std::vector<Berth*> free_;
+  std::vector<Berth*> free_berths_;
   Berth* running_ = nullptr;
   std::size_t fibers_ = 0;
   std::uint64_t steps_ = 0;

@@ -78,7 +78,8 @@ int Simulate(std::uint64_t from, std::uint64_t seeds, bool shows_history) {
   Print("fault", counts.faults);
   Print("run", {{"schedules", seeds},
                 {"operations", counts.operations},
-                {"steps", counts.steps}});
+                {"steps", counts.steps},
+                {"simulated seconds", counts.simulated_ms / 1000}});
   return 0;
 }
 

@@ -86,6 +86,7 @@ constexpr std::array<const char*, kTroubles> kTroubleNames = {
 void WorldCounts::Add(const WorldCounts& other) {
   operations += other.operations;
   steps += other.steps;
+  simulated_ms += other.simulated_ms;
   AddAll(answers, other.answers);
   AddAll(events, other.events);
   AddAll(faults, other.faults);
@@ -124,11 +125,15 @@ void World::RowFellBack(const RecordId& id, const RecordPtr& after) {
 }
 
 WorldCounts World::counts() const {
-  return {.operations = raw_callers_.operations() + once_callers_.calls(),
-          .steps = scheduler_.steps(),
-          .answers = checker_.answers(),
-          .events = once_callers_.events(),
-          .faults = weather_.faults};
+  return {
+      .operations = raw_callers_.operations() + once_callers_.calls(),
+      .steps = scheduler_.steps(),
+      .simulated_ms = static_cast<std::uint64_t>(
+          std::chrono::duration_cast<Milliseconds>(scheduler_.Now() - began_)
+              .count()),
+      .answers = checker_.answers(),
+      .events = once_callers_.events(),
+      .faults = weather_.faults};
 }
 
 // ---- Before it begins.
@@ -230,7 +235,8 @@ bool World::TroubleDatabase(std::size_t what) {
     case Trouble::kDatabaseRestarted:
       return database_.Restart(down_for);
     case Trouble::kFailedOver:
-      return database_.FailOver(down_for);
+      if (random_.Chance(40)) return database_.FailOver(down_for);
+      return LoseTheStandbyThenThePrimary(down_for);
     case Trouble::kStandbyStalled:
       return database_.StallStandby(
           random_.Between(Milliseconds(20), Milliseconds(1500)));
@@ -242,6 +248,22 @@ bool World::TroubleDatabase(std::size_t what) {
       return database_.TurnReadOnly(
           random_.Between(Milliseconds(20), Milliseconds(1000)));
   }
+}
+
+// The hole in synchronous replication: while the standby lags, waits for it are
+// cancelled, so that others see what it does not have when it takes over.
+bool World::LoseTheStandbyThenThePrimary(Microseconds down_for) {
+  const Microseconds lag = random_.Between(Milliseconds(50), Milliseconds(800));
+  if (!database_.StallStandby(lag + Milliseconds(50))) return false;
+  for (const int part : {3, 2}) {
+    scheduler_.After(lag / part, [this] {
+      if (!weather_.calm) database_.CancelWaits();
+    });
+  }
+  scheduler_.After(lag, [this, down_for] {
+    if (!weather_.calm) database_.FailOver(down_for);
+  });
+  return true;
 }
 
 // Of the raw callers' policies only: what operations are promised goes by
@@ -279,7 +301,7 @@ bool World::RunUntil(Milliseconds at_most, const Done& done) {
 
 void World::Run() {
   raw_callers_.Start(3 + random_.Below(3));
-  once_callers_.Start(3 + random_.Below(4), Milliseconds(6000));
+  once_callers_.Start(4 + random_.Below(6), Milliseconds(6000));
   scheduler_.After(trouble_every_, [this] { MakeTrouble(); });
   if (RunUntil(kTroubleMax,
                [this] { return raw_callers_.operations() >= kOperations; })) {

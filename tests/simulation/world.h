@@ -19,6 +19,7 @@ namespace idempotency {
 struct WorldCounts {
   std::uint64_t operations = 0;
   std::uint64_t steps = 0;
+  std::uint64_t simulated_ms = 0;
   std::map<std::string, std::uint64_t> answers;
   std::map<std::string, std::uint64_t> events;
   std::map<std::string, std::uint64_t> faults;
@@ -64,6 +65,7 @@ class World final : private DatabaseObserver {
   void TroubleOnce();
   bool TroubleReplicas(std::size_t what);
   bool TroubleDatabase(std::size_t what);
+  bool LoseTheStandbyThenThePrimary(Microseconds down_for);
   void ChangePolicies();
   void StartAgainLater(Replica& replica);
   void EndInCalm();
@@ -73,6 +75,7 @@ class World final : private DatabaseObserver {
   void EndAllFibers();
 
   Scheduler scheduler_;
+  const SteadyTime began_ = scheduler_.Now();
   Random& random_;
   Weather weather_;
   Database database_;

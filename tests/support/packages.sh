@@ -15,6 +15,7 @@ IDEMPOTENCY_RUN_PACKAGES=(
 # What the tests need besides.
 IDEMPOTENCY_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libnghttp2-dev libcpp-httplib-dev python3 git procps
+  libboost-context-dev
 )
 
 # What client/examples/ need besides.
