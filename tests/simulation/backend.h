@@ -56,6 +56,10 @@ class Backend {
 
   const KeptConflicts& conflicts() const { return database_.conflicts_; }
   void Keep(const Conflict& conflict) { conflicts_.push_back(conflict); }
+  // Deletes at most `limit` of those last seen before that time, for good.
+  std::int64_t SweepConflicts(int limit, absl::Time before) {
+    return SweepConflictRows(database_.conflicts_, limit, before);
+  }
 
  private:
   friend class Database;

@@ -49,6 +49,20 @@ void Database::Start(Microseconds delay, std::uint64_t epoch, bool writes,
   });
 }
 
+void Database::Put(const RecordId& id, Record record) {
+  Row& row = RowOf(id);
+  row.committed.record = std::make_shared<const Record>(std::move(record));
+  row.committed.number = ++versions_;
+  row.on_standby = row.committed;
+}
+
+void Database::AgeConflicts(absl::Duration by) {
+  for (auto& [id, row] : conflicts_) {
+    row.first_seen_at -= by;
+    row.last_seen_at -= by;
+  }
+}
+
 // ---- Commits.
 
 std::uint64_t Database::Flush(const std::vector<RowChange>& rows,

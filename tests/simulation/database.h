@@ -109,6 +109,10 @@ class Database {
     return ConflictsAbout(conflicts_, id);
   }
 
+  // Puts a row as if it had always been so: for tests.
+  void Put(const RecordId& id, Record record);
+  void AgeConflicts(absl::Duration by);
+
   FleetRules rules;
 
   // ---- As those who connect see it.
@@ -132,9 +136,6 @@ class Database {
   bool CancelWaits();
   bool KillBackends();
   bool TurnReadOnly(Microseconds duration);
-
-  // Statements that are being carried out.
-  std::size_t active() const { return active_.size(); }
 
  private:
   friend class Backend;

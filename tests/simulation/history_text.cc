@@ -1,5 +1,6 @@
 #include "tests/simulation/history_text.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/core/errors.h"
@@ -17,6 +18,13 @@ const char* StateText(const Record& row) {
       break;
   }
   return row.gave_up == GaveUp::kNo ? "unfinished" : "given up";
+}
+
+// A word where it is one, else the first bytes of it.
+std::string TextOfDigest(const std::string& digest) {
+  constexpr std::size_t kBytesShown = 4;
+  if (digest.find(' ') != std::string::npos) return "response " + digest;
+  return "response " + absl::BytesToHexString(digest.substr(0, kBytesShown));
 }
 
 }  // namespace
@@ -45,8 +53,9 @@ std::string TextOfRow(const Record* row) {
       " version=", row->version % 10000000000, " lease until ",
       TimeText(row->lease_expires_at), " expires ", TimeText(row->expires_at),
       " freed=", row->freed_count, " by ", row->policy.name,
-      row->state == RecordState::kFinal ? " digest=" + row->response_digest
-                                        : "");
+      row->state == RecordState::kFinal
+          ? " " + TextOfDigest(row->response_digest)
+          : "");
 }
 
 std::string TextOfCall(const ClaimCommand& claim) {
@@ -58,7 +67,7 @@ std::string TextOfCall(const ClaimCommand& claim) {
 
 std::string TextOfCall(const FinalizeCommand& finalize) {
   return absl::StrCat("Finalize by ", TextOfToken(finalize.claim_token), " ",
-                      finalize.response_digest);
+                      TextOfDigest(finalize.response_digest));
 }
 
 std::string TextOfCall(const LookupCommand&) { return "Lookup"; }

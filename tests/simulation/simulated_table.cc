@@ -402,10 +402,17 @@ absl::StatusOr<SweepReport> SimulatedSweeper::SweepRecords(int limit) {
   return swept;
 }
 
-// Evidence outlives every simulation.
-absl::StatusOr<std::int64_t> SimulatedSweeper::SweepConflicts(int,
-                                                              absl::Duration) {
-  return 0;
+absl::StatusOr<std::int64_t> SimulatedSweeper::SweepConflicts(
+    int limit, absl::Duration kept_for) {
+  const auto deleted = std::make_shared<std::int64_t>(0);
+  const Ending ending =
+      session_.Run(true, [deleted, limit, kept_for](Backend& backend) {
+        *deleted = backend.SweepConflicts(limit, backend.now() - kept_for);
+        return Ending::kAnswered;
+      });
+  const absl::Status status = StatusOf(ending, "sweep_conflicts", true);
+  if (!status.ok()) return status;
+  return *deleted;
 }
 
 }  // namespace idempotency

@@ -14,7 +14,8 @@ constexpr const char* kScopes[] = {"one", "two"};
 constexpr std::size_t kReplayCacheBytes = limits::kMiB;
 // More than any world takes.
 constexpr std::uint64_t kStepsMax = 2'000'000;
-constexpr Milliseconds kTroubleMax{120'000};
+constexpr Milliseconds kTroubleMax{30'000};
+constexpr Milliseconds kAskingMax{400'000};
 constexpr Milliseconds kCalmMax{200'000};
 // The longest pause, absence of the database or delay of a message, and more.
 constexpr Milliseconds kSettles{4000};
@@ -152,7 +153,7 @@ void World::DrawWeather() {
   for (std::size_t i = 0; i < kTroubles; ++i) {
     troubles_.push_back(random_.Chance(40) ? 0 : 1);
   }
-  trouble_every_ = random_.Between(Milliseconds(150), Milliseconds(2500));
+  trouble_every_ = random_.Between(Milliseconds(200), Milliseconds(2500));
 }
 
 void World::MakeReplicas() {
@@ -178,7 +179,7 @@ void World::MakeReplicas() {
 // ---- Trouble.
 
 void World::MakeTrouble() {
-  if (weather_.calm) return;
+  if (scheduler_.Now() - began_ > kTroubleMax || weather_.calm) return;
   TroubleOnce();
   scheduler_.After(random_.Between(Microseconds(0), 2 * trouble_every_),
                    [this] { MakeTrouble(); });
@@ -303,7 +304,7 @@ void World::Run() {
   raw_callers_.Start(3 + random_.Below(3));
   once_callers_.Start(4 + random_.Below(6), Milliseconds(6000));
   scheduler_.After(trouble_every_, [this] { MakeTrouble(); });
-  if (RunUntil(kTroubleMax,
+  if (RunUntil(kAskingMax,
                [this] { return raw_callers_.operations() >= kOperations; })) {
     EndInCalm();
   }

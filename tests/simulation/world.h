@@ -29,7 +29,9 @@ struct WorldCounts {
 };
 
 // Trouble first, until there were kOperations; then calm weather, in which
-// everything must come to its end. Not thread-safe.
+// everything must come to its end. Replicas and the database are spared after
+// half a minute: otherwise some worlds would hardly get anything done. Not
+// thread-safe.
 class World final : private DatabaseObserver {
  public:
   // What the raw callers ask for, beside the calls of operations.

@@ -44,15 +44,6 @@ bool IsHeldUnfinished(const Record& record) {
   return record.held && record.state == RecordState::kUnfinished;
 }
 
-void MoveBack(Record& record, absl::Duration by) {
-  record.created_at -= by;
-  record.claimed_at -= by;
-  record.lease_expires_at -= by;
-  record.expires_at -= by;
-  if (record.gave_up != GaveUp::kNo) record.gave_up_at -= by;
-  if (record.state == RecordState::kFinal) record.finalized_at -= by;
-}
-
 }  // namespace
 
 std::optional<Record> FinalizedRow(const Record& stored,
@@ -89,6 +80,16 @@ Record ParkedRow(const Record& stored) {
   parked.expires_at = absl::InfiniteFuture();
   parked.version += 1;
   return parked;
+}
+
+Record AgedRow(Record stored, absl::Duration by) {
+  stored.created_at -= by;
+  stored.claimed_at -= by;
+  stored.lease_expires_at -= by;
+  stored.expires_at -= by;
+  if (stored.gave_up != GaveUp::kNo) stored.gave_up_at -= by;
+  if (stored.state == RecordState::kFinal) stored.finalized_at -= by;
+  return stored;
 }
 
 bool IsChanged(const Record* stored, const Watched& watched, absl::Time now) {
@@ -130,6 +131,20 @@ int CountConflictsOf(const KeptConflicts& kept, const RecordId& id,
     }
   }
   return static_cast<int>(digests.size());
+}
+
+std::int64_t SweepConflictRows(KeptConflicts& kept, int limit,
+                               absl::Time before) {
+  std::int64_t deleted = 0;
+  for (auto row = kept.begin(); row != kept.end() && deleted < limit;) {
+    if (row->second.last_seen_at < before) {
+      row = kept.erase(row);
+      ++deleted;
+    } else {
+      ++row;
+    }
+  }
+  return deleted;
 }
 
 std::vector<KeptConflict> ConflictsAbout(const KeptConflicts& kept,
@@ -192,7 +207,7 @@ bool MemoryDatabase::Age(const RecordId& id, absl::Duration by) {
   MutexLock lock(mutex_);
   const auto found = records_.find(id);
   if (found == records_.end()) return false;
-  MoveBack(found->second, by);
+  found->second = AgedRow(std::move(found->second), by);
   return true;
 }
 
@@ -406,18 +421,8 @@ absl::StatusOr<std::int64_t> MemorySweeper::SweepConflicts(
   return Hooked(hook_, MemoryStatement::kSweepConflicts,
                 [&]() -> absl::StatusOr<std::int64_t> {
                   MutexLock lock(database_.mutex_);
-                  std::int64_t deleted = 0;
-                  auto& rows = database_.conflicts_;
-                  for (auto row = rows.begin();
-                       row != rows.end() && deleted < limit;) {
-                    if (row->second.last_seen_at < database_.now_ - kept_for) {
-                      row = rows.erase(row);
-                      ++deleted;
-                    } else {
-                      ++row;
-                    }
-                  }
-                  return deleted;
+                  return SweepConflictRows(database_.conflicts_, limit,
+                                           database_.now_ - kept_for);
                 });
 }
 

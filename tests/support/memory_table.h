@@ -42,6 +42,8 @@ enum class Swept { kStays, kParked, kDeleted };
 Swept SweepOf(const Record& stored, absl::Time now);
 // The row that a sweep parked.
 Record ParkedRow(const Record& stored);
+// The row with all its times moved back by `by`.
+Record AgedRow(Record stored, absl::Duration by);
 // Is the record no longer as it was seen? Null: there is no row.
 bool IsChanged(const Record* stored, const Watched& watched, absl::Time now);
 
@@ -56,6 +58,9 @@ bool KeepConflict(KeptConflicts& kept, const Record* record,
 // CountConflicts() for the record of `id`.
 int CountConflictsOf(const KeptConflicts& kept, const RecordId& id,
                      const Record& record);
+// SweepConflicts(): at most `limit` of those last seen before that time.
+std::int64_t SweepConflictRows(KeptConflicts& kept, int limit,
+                               absl::Time before);
 // All evidence about `id`.
 std::vector<KeptConflict> ConflictsAbout(const KeptConflicts& kept,
                                          const RecordId& id);
