@@ -235,6 +235,8 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
   return std::make_unique<DatabaseWatch>(DatabaseWatch::Parts{
       .migrate = std::move(migrate),
       .check_schema = [this] { return CheckSchema(connection_, clock_); },
+      .check_durability =
+          MakeDurabilityCheck(connection_, clock_, config_.require_durability),
       .store = MakePostgresStore(connection_, clock_, metrics_),
       .rules = rules_,
       .clock = clock_,
