@@ -384,8 +384,11 @@ absl::StatusOr<SweepReport> SimulatedSweeper::Sweep(int limit,
         };
         const Touch touch = backend.Update(id, seen, change, past_locked);
         if (touch == Touch::kGivenUp) return backend.failure();
-        if (touch == Touch::kDone) {
-          ++(what == Swept::kDeleted ? report->deleted : report->parked);
+        if (touch != Touch::kDone) continue;
+        ++(what == Swept::kDeleted ? report->deleted : report->parked);
+        if (what == Swept::kDeleted &&
+            seen.record->state == RecordState::kUnfinished) {
+          ++report->unfinished[seen.record->policy.name];
         }
       }
     }
