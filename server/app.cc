@@ -247,6 +247,7 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
 
 void App::SetServing(bool serving) {
   if (server_ != nullptr) {
+    if (serving && !server_->serving()) engine_->ForgetReplays();
     server_->SetServing(serving);
   } else {
     sweeping_ = serving;

@@ -17,7 +17,7 @@
 //    charge do not expire together.
 //
 // Elsewhere: 7 to 13 (failover, a database that turns read-only) in
-// tests/fault; 16 (etcd locks, a pause beyond the lease) in
+// postmortem_failover_test.cc; 16 (etcd locks, a pause beyond the lease) in
 // owner_pause_test.cc; 17 also as FrozenDatabaseGrantsNobodyWithinTheDeadline;
 // 24 (good_job and others behind PgBouncer) in pooled_test.cc; 26 (steemit:
 // part of a digest compared) as AllBytesOfTheHashAreCompared; 28 (FoundationDB:

@@ -4,8 +4,8 @@
 
 #include "server/core/errors.h"
 #include "tests/simulation/history_checker.h"
-#include "tests/simulation/history_rules.h"
 #include "tests/simulation/history_text.h"
+#include "tests/support/record_rules.h"
 
 namespace idempotency {
 namespace {

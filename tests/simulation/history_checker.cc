@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "tests/simulation/history_rules.h"
 #include "tests/simulation/history_text.h"
+#include "tests/support/record_rules.h"
 
 namespace idempotency {
 
@@ -99,40 +99,28 @@ void HistoryChecker::RowFellBack(const RecordId& id, const RecordPtr& after) {
 
 void HistoryChecker::CheckChange(Key& key, const Record* before,
                                  const Record* after) {
-  if (after == nullptr) {
-    if (!CountsAsNone(before, now())) Violate("S18", "deleted before its time");
-    return;
-  }
-  const bool new_life =
-      before == nullptr || after->created_at != before->created_at;
-  if (new_life) {
-    if (!CountsAsNone(before, after->created_at)) {
-      Violate("S18", "made anew before its time");
+  // A grant is judged by the time that it was made at, not by the commit's.
+  absl::Time time = now();
+  bool resolves = false;
+  if (after != nullptr) {
+    if (before == nullptr || after->created_at != before->created_at) {
+      time = after->created_at;
+    } else if (after->fencing_token != before->fencing_token) {
+      time = after->claimed_at;
     }
-    if (after->attempt != 1 || !IsUnfinished(*after)) {
-      Violate("S2", "a new record does not begin with attempt 1");
-    }
-  } else if (after->version <= before->version) {
-    Violate("S2", "a write did not raise the version");
+    resolves = key.resolving.contains(after->claim_token);
   }
+  idempotency::CheckChange(
+      before, after, time, resolves,
+      [this](const std::string& promise, const std::string& what) {
+        Violate(promise, what);
+      });
+  if (after == nullptr) return;
   if (after->fencing_token != key.fencing_token) NoteOwner(key, *after);
-  if (new_life) return;
-
-  if (before->state == RecordState::kFinal) {
-    if (after->state != RecordState::kFinal ||
-        after->response != before->response ||
-        after->response_digest != before->response_digest ||
-        after->claim_token != before->claim_token) {
-      Violate("S6", "a recorded response changed");
-      return;
-    }
-  } else if (after->state == RecordState::kFinal) {
+  const bool was_final =
+      before != nullptr && before->state == RecordState::kFinal;
+  if (!was_final && after->state == RecordState::kFinal) {
     CheckResponse(key, *after);
-  }
-  if (after->fencing_token == before->fencing_token) {
-    CheckSameGrant(*before, *after);
-  } else {
-    CheckNewGrant(key, *before, *after);
   }
 }
 
@@ -160,82 +148,6 @@ void HistoryChecker::NoteOwner(Key& key, const Record& after) {
   }
   if (key.never_granted.contains(after.claim_token)) {
     Violate("S15", "granted after an error that was certain");
-  }
-}
-
-void HistoryChecker::CheckSameGrant(const Record& before, const Record& after) {
-  if (after.claim_token != before.claim_token ||
-      after.attempt != before.attempt) {
-    Violate("S1", "another owner without a grant");
-  }
-  if (after.request_hash != before.request_hash) {
-    Violate("S11", "another request hash without a grant");
-  }
-  if (before.state == RecordState::kReleased &&
-      after.state != RecordState::kReleased) {
-    Violate("S12", "a released claim came back");
-  }
-  if (!IsUnfinished(before) || !IsUnfinished(after)) return;
-  if (IsGivenUp(before) && !IsGivenUp(after)) {
-    Violate("S12", "a claim that was given up came back");
-  }
-  if (after.lease_expires_at < before.lease_expires_at) {
-    Violate("S3", "a lease was shortened");
-  }
-  if (before.held && !after.held) Violate("S16", "a doubt was dropped");
-  if (after.abandoned != before.abandoned) {
-    Violate("S16", "what was abandoned changed");
-  }
-}
-
-void HistoryChecker::CheckNewGrant(Key& key, const Record& before,
-                                   const Record& after) {
-  if (after.fencing_token < before.fencing_token ||
-      after.attempt != before.attempt + 1) {
-    Violate("S2", "a grant does not count on");
-  }
-  if (!IsUnfinished(after)) Violate("S7", "a grant that is already over");
-  if (after.freed_count != before.freed_count) {
-    Violate("S12", "a grant changed the downstream key");
-  }
-  if (before.state == RecordState::kReleased) {
-    if (after.claim_token == before.claim_token) {
-      Violate("S12", "a released claim came back");
-    }
-    return;
-  }
-  if (!IsOver(before, after.claimed_at)) {
-    Violate("S3", "granted while another's lease ran");
-  }
-  if (before.held && !key.resolving.contains(after.claim_token)) {
-    Violate("S16", "a held record was granted to one who can't resolve it");
-  }
-  if (after.request_hash != before.request_hash) {
-    Violate("S11", "taken over by another request");
-  }
-  CheckTold(before, after);
-}
-
-void HistoryChecker::CheckTold(const Record& before, const Record& after) {
-  if (!after.abandoned.has_value()) {
-    Violate("S16", "a takeover was not told");
-    return;
-  }
-  const Abandoned& told = *after.abandoned;
-  if (before.gave_up == GaveUp::kDidNothing) {
-    if (before.abandoned != told) {
-      Violate("S16", "an attempt that did nothing hid an earlier one");
-    }
-    return;
-  }
-  const std::optional<std::string>& checkpoint =
-      before.checkpoint.has_value() || !before.abandoned.has_value()
-          ? before.checkpoint
-          : before.abandoned->checkpoint;
-  if (told.attempt != before.attempt ||
-      told.fencing_token != before.fencing_token ||
-      told.checkpoint != checkpoint) {
-    Violate("S16", "a takeover was told of something else");
   }
 }
 

@@ -179,9 +179,6 @@ class HistoryChecker final : public DatabaseObserver {
 
   void CheckChange(Key& key, const Record* before, const Record* after);
   void CheckResponse(Key& key, const Record& after);
-  void CheckSameGrant(const Record& before, const Record& after);
-  void CheckNewGrant(Key& key, const Record& before, const Record& after);
-  void CheckTold(const Record& before, const Record& after);
   void NoteOwner(Key& key, const Record& after);
 
   void CheckClaimed(const Sent& sent, Key& key, const ClaimCommand& claim,

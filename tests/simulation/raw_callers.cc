@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "server/core/errors.h"
-#include "tests/simulation/history_rules.h"
+#include "tests/support/record_rules.h"
 
 namespace idempotency {
 namespace {

@@ -132,7 +132,7 @@ void Replica::Start() {
   life.watch = std::make_unique<DatabaseWatch>(
       DatabaseWatch::Parts{.migrate = nullptr,
                            .check_schema = [] { return absl::OkStatus(); },
-      .check_durability = nullptr,
+                           .check_durability = nullptr,
                            .store = make_store(),
                            .rules = life.rules,
                            .clock = parts_.scheduler,
