@@ -28,7 +28,7 @@ from rounds import Round
 # One of each kind, and quick ones.
 _QUICK = ("server_killed", "owner_killed", "postgres_stopped_immediate",
           "database_cut_after_commit", "calls_replies_swallowed",
-          "rows_locked", "backends_terminated")
+          "rows_locked")
 _QUICK_MUTANT = "01_finalize_without_token"
 
 

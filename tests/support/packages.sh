@@ -15,6 +15,7 @@ IDEMPOTENCY_RUN_PACKAGES=(
 # What the tests need besides.
 IDEMPOTENCY_TEST_PACKAGES=(
   libgtest-dev libgmock-dev libnghttp2-dev libcpp-httplib-dev python3 git procps patch
+  libboost-context-dev
   libevent-dev # what the unpacked PgBouncer is linked with
 )
 

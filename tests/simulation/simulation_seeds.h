@@ -1,6 +1,6 @@
 // Which seeds a simulation runs, and how many it takes to notice a planted bug.
-#ifndef IDEMPOTENCY_TESTS_UNIT_SIMULATION_SEEDS_H_
-#define IDEMPOTENCY_TESTS_UNIT_SIMULATION_SEEDS_H_
+#ifndef IDEMPOTENCY_TESTS_SIMULATION_SIMULATION_SEEDS_H_
+#define IDEMPOTENCY_TESTS_SIMULATION_SIMULATION_SEEDS_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -32,15 +32,23 @@ inline SeedRange SeedsToRun(std::uint64_t how_many) {
           .repeats_one = one.has_value()};
 }
 
-// The promises broken by the seeds from 1 on, until `promise` is among them or
-// `most` were tried. `run(seed)` gives a world's violations, each of which
-// begins with its promise and a colon.
+inline bool AnyOf(const std::set<std::string>& wanted,
+                  const std::set<std::string>& found) {
+  for (const std::string& one : wanted) {
+    if (found.contains(one)) return true;
+  }
+  return false;
+}
+
+// The promises broken by the seeds from 1 on, until one of `promises` is among
+// them or `most` were tried. `run(seed)` gives a world's violations, each of
+// which begins with its promise and a colon.
 template <typename Run>
-std::set<std::string> BrokenPromises(const std::string& promise,
+std::set<std::string> BrokenPromises(const std::set<std::string>& promises,
                                      std::uint64_t most, const Run& run) {
   std::set<std::string> broken;
   std::uint64_t seed = 0;
-  while (seed < most && !broken.contains(promise)) {
+  while (seed < most && !AnyOf(promises, broken)) {
     for (const std::string& violation : run(++seed)) {
       broken.insert(violation.substr(0, violation.find(':')));
     }
@@ -51,4 +59,4 @@ std::set<std::string> BrokenPromises(const std::string& promise,
 
 }  // namespace idempotency
 
-#endif  // IDEMPOTENCY_TESTS_UNIT_SIMULATION_SEEDS_H_
+#endif  // IDEMPOTENCY_TESTS_SIMULATION_SIMULATION_SEEDS_H_
