@@ -90,7 +90,8 @@ class Replica:
              "--admin_listen=" + self._admin,
              f"--database=postgresql://{database.ROLE}@{hosts}/{database.NAME}"
              "?sslmode=disable&connect_timeout=3", "--migrate",
-             "--drain_delay=0s", "--reaper_pause=500ms", *flags], log)
+             "--drain_delay=0s", "--reaper_pause=500ms",
+             "--body_bytes_max=10000", *flags], log)
 
     def wait_until_serving(self):
         def serves():

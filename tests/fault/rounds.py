@@ -279,6 +279,14 @@ class Round:
                               in paths.items()), *histories])
 
 
+def _again(command, folder):
+    """A script that does it wherever the folder is by then."""
+    words = [word.replace(folder + os.sep, "") for word in command]
+    words[0] = os.path.abspath(words[0])
+    return ('#!/bin/sh\ncd "$(dirname "$0")" &&\n  exec '
+            + " \\\n    ".join(words) + "\n")
+
+
 class Check:
     """fault-checker at work on a round, beside the next one."""
 
@@ -286,9 +294,9 @@ class Check:
         self.round = round_
         self._begun = time.monotonic()
         self._output = os.path.join(round_.folder, "checker.log")
-        with open(os.path.join(round_.folder, "checker.command"), "w",
+        with open(os.path.join(round_.folder, "check.sh"), "w",
                   encoding="utf-8") as file:
-            file.write(" ".join(command) + "\n")
+            file.write(_again(command, round_.folder))
         with open(self._output, "w", encoding="utf-8") as log:
             self._process = programs.start(["nice", "-n", "5", *command], log)
 

@@ -67,7 +67,7 @@ while (($#)); do
       ;;
     --mutants)
       flags+=("$1")
-      planted=(planted_servers)
+      planted=(planted_hunt)
       ;;
     --previous) previous=yes ;;
     --list)

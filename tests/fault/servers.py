@@ -57,8 +57,10 @@ class Server:
     """A server and its gates. The ports stay the same over restarts."""
 
     # The replicas are to find out quickly what is over again, and to clean up
-    # while a round lasts.
-    _FLAGS = ("--drain_delay=200ms", "--drain_timeout=3s", "--reaper_pause=500ms")
+    # while a round lasts; and some responses of the callers are longer than
+    # what is kept.
+    _FLAGS = ("--drain_delay=200ms", "--drain_timeout=3s",
+              "--reaper_pause=500ms", "--body_bytes_max=10000")
 
     def __init__(self, name, programs, database, log):
         """`database` says the URI by the port of the gate to PostgreSQL."""

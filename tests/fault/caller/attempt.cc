@@ -13,7 +13,11 @@ using std::chrono::milliseconds;
 
 constexpr int kSendsMax = 4;
 constexpr milliseconds kExpiryMax{6000};
+// More than the servers of a fault run keep.
 constexpr std::size_t kLongBodyBytes = 20'000;
+constexpr int kManyHeaders = 65;
+// Of a response by somebody who does not know whether anything was charged.
+constexpr int kUncharged = 402;
 
 template <typename Request>
 milliseconds TimeoutOf(Self& self, const Request&) {
@@ -82,7 +86,7 @@ void Attempt::AskAboutNothing() {
   claim_.set_key(absl::StrCat("nothing-", claim_.claim_token()));
   LookUp();
   GiveUp(v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED);
-  Send(FinalizeOf(claim_, 201, "nothing")).status().IgnoreError();
+  Send(FinalizeOf(claim_, kUncharged, "nothing")).status().IgnoreError();
   claim_.set_renew_fencing_token(1);
   Send(claim_).status().IgnoreError();
   claim_.clear_renew_fencing_token();
@@ -152,12 +156,9 @@ void Attempt::PayLate() {
 
 // Comes back when its record expires, and perhaps is there still.
 void Attempt::PayAtExpiry() {
-  const auto expiry = std::chrono::seconds(claimed_.expires_at().seconds()) +
-                      std::chrono::nanoseconds(claimed_.expires_at().nanos());
-  const auto left = std::chrono::duration_cast<milliseconds>(
-      expiry - std::chrono::system_clock::now().time_since_epoch());
+  const milliseconds left = UntilExpiry();
   // It never does, or too late.
-  if (!claimed_.has_expires_at() || left > kExpiryMax) return Pay();
+  if (left > kExpiryMax) return Pay();
   if (!Charge()) return;
   self_.SleepFor(left + self_.Between(-20, 60));
   if (self_.stopped()) return;
@@ -221,13 +222,16 @@ bool Attempt::Charge() {
 }
 
 void Attempt::Finalize(v1::Response response) {
+  // A claim of its own that came late may have begun the key anew, and there
+  // nothing was charged.
+  if (!claims_settled_ && UntilExpiry() <= milliseconds(0)) return;
   v1::FinalizeRequest finalize = FinalizeOf(claim_, 0, "");
   *finalize.mutable_response() = std::move(response);
-  if (Chance(4)) self_.Remember(finalize);
   const auto answer = Send(finalize);
   if (self_.stopped()) return;
   if (!answer.ok()) return LookUp();
-  if (Chance(12)) InsistAfter(finalize);
+  if (Chance(12)) return InsistAfter(finalize);
+  if (claims_settled_ && Chance(4)) self_.Remember(finalize);
 }
 
 void Attempt::InsistAfter(const v1::FinalizeRequest& finalized) {
@@ -252,7 +256,9 @@ void Attempt::GiveUp(Disposition disposition) {
   if (Chance(10)) Send(release).status().IgnoreError();
   // An attempt that has ended: its token must not get anywhere.
   if (Chance(10)) Send(claim_).status().IgnoreError();
-  if (Chance(8)) Send(FinalizeOf(claim_, 201, "late")).status().IgnoreError();
+  if (Chance(8)) {
+    Send(FinalizeOf(claim_, kUncharged, "late")).status().IgnoreError();
+  }
 }
 
 void Attempt::WasRefused() {
@@ -262,7 +268,9 @@ void Attempt::WasRefused() {
 
 void Attempt::MeddleAsAnother() {
   if (Chance(50)) {
-    Send(FinalizeOf(claim_, 201, "not the owner's")).status().IgnoreError();
+    Send(FinalizeOf(claim_, kUncharged, "not the owner's"))
+        .status()
+        .IgnoreError();
   } else {
     GiveUp(v1::ReleaseRequest::DISPOSITION_OUTCOME_UNKNOWN);
   }
@@ -284,14 +292,27 @@ v1::Response Attempt::Result() {
   v1::Response response =
       ResponseTo(claimed_.downstream_key(),
                  Chance(50) ? claim_.claim_token() : std::string());
-  if (Chance(10)) response.set_status_code(402);
+  if (Chance(10)) response.set_status_code(200);
   if (Chance(20)) *response.add_headers() = response.headers(0);
   if (Chance(2)) response.mutable_body()->append(kLongBodyBytes, '.');
+  if (Chance(1)) {
+    while (response.headers_size() < kManyHeaders) {
+      *response.add_headers() = response.headers(0);
+    }
+  }
   if (Chance(2)) {
     response.clear_body();
     response.set_body_omitted(true);
   }
   return response;
+}
+
+milliseconds Attempt::UntilExpiry() const {
+  if (!claimed_.has_expires_at()) return milliseconds::max();
+  const auto expiry = std::chrono::seconds(claimed_.expires_at().seconds()) +
+                      std::chrono::nanoseconds(claimed_.expires_at().nanos());
+  return std::chrono::duration_cast<milliseconds>(
+      expiry - std::chrono::system_clock::now().time_since_epoch());
 }
 
 milliseconds Attempt::Part(int hundredths_min, int hundredths_max) {

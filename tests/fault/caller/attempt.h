@@ -13,7 +13,8 @@ namespace idempotency::fault {
 
 // An owner may be slow, forgetful, wrong about who owns the key, or gone. But
 // it says nothing of itself that is not true: what it was told to release as
-// never executed, the wallet has refused for good.
+// never executed, the wallet has refused for good; and a status below 300 means
+// that the wallet has executed it.
 //
 // Not thread-safe.
 class Attempt {
@@ -57,7 +58,11 @@ class Attempt {
   void LookUp();
 
   absl::StatusOr<WalletAnswer> AskWallet(WalletVerb verb);
+  // To be sent only once the wallet has said that it executed.
   v1::Response Result();
+  // Of the record, as it was when it was claimed; the longest there is if
+  // never.
+  std::chrono::milliseconds UntilExpiry() const;
   // Of the lease.
   std::chrono::milliseconds Part(int hundredths_min, int hundredths_max);
   bool Chance(int hundredths) { return self_.Chance(hundredths); }

@@ -49,6 +49,16 @@ void SetResponse(const v1::Response& response, Event& event) {
   event.headers_omitted = response.headers_omitted();
 }
 
+// They decide whether the server may leave something out.
+void SetSizes(const v1::Response& response, CallEvent& event) {
+  event.body_bytes = static_cast<std::int64_t>(response.body().size());
+  event.header_count = response.headers_size();
+  for (const v1::Header& header : response.headers()) {
+    event.header_bytes +=
+        static_cast<std::int64_t>(header.name().size() + header.value().size());
+  }
+}
+
 SaidReason ReasonOf(v1::Abandoned::Reason reason) {
   switch (reason) {
     case v1::Abandoned::REASON_LEASE_LAPSED:
@@ -185,6 +195,7 @@ CallEvent CallOf(const v1::FinalizeRequest& request) {
   CallEvent event = CallTo(Kind::kFinalize, request);
   event.token = TokenText(request.claim_token());
   SetResponse(request.response(), event);
+  SetSizes(request.response(), event);
   return event;
 }
 
@@ -271,37 +282,13 @@ AnswerEvent AnswerOf(const absl::Status& error) {
 }
 
 std::string WordOf(const AnswerEvent& answer) {
-  switch (answer.outcome) {
-    case Outcome::kNone:
-      return answer.reason.empty() ? answer.code : answer.reason;
-    case Outcome::kClaimed:
-      return answer.abandoned_attempt > 0 ? "took_over" : "claimed";
-    case Outcome::kReplay:
-      return "replay";
-    case Outcome::kInProgress:
-      return "in_progress";
-    case Outcome::kMismatch:
-      return "mismatch";
-    case Outcome::kInDoubt:
-      return "in_doubt";
-    case Outcome::kRecorded:
-      return "recorded";
-    case Outcome::kRecordedWithoutBody:
-      return "recorded_without_body";
-    case Outcome::kResultReleased:
-      return "result_released";
-    case Outcome::kResultInDoubt:
-      return "result_in_doubt";
-    case Outcome::kReleased:
-      return "released";
-    case Outcome::kNotReleased:
-      return "not_released";
-    case Outcome::kFound:
-      return "found";
-    case Outcome::kExecuted:
-      return "executed";
+  if (answer.outcome == Outcome::kNone) {
+    return answer.reason.empty() ? answer.code : answer.reason;
   }
-  return "";
+  if (answer.outcome == Outcome::kClaimed && answer.abandoned_attempt > 0) {
+    return "took_over";
+  }
+  return std::string(OutcomeName(answer.outcome));
 }
 
 }  // namespace idempotency::fault

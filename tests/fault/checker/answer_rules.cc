@@ -140,21 +140,42 @@ class AnswerCheck {
     }
     for (auto second = grants_.begin(); second != grants_.end(); ++second) {
       for (auto first = grants_.begin(); first != second; ++first) {
-        CheckOneLiveOwner(first->second, second->second);
+        CheckOneLiveOwner(*first, *second);
       }
     }
   }
 
-  void CheckOneLiveOwner(const Grant& first, const Grant& second) {
+  void CheckOneLiveOwner(const std::pair<const std::int64_t, Grant>& earlier,
+                         const std::pair<const std::int64_t, Grant>& later) {
+    const Grant& first = earlier.second;
+    const Grant& second = later.second;
     if (first.token == second.token ||
         second.first_told >= first.lease_end - clock_.error_ns() ||
         MayHaveGivenUp(first.token) < second.first_told) {
       return;
     }
     // A new life of the key: the first was recorded, and that had expired.
-    if (second.attempt == 1 && WasRecordedUntil(first.token, second)) return;
+    if (BeginsALife(earlier.first, later.first) &&
+        WasRecordedUntil(first.token, second)) {
+      return;
+    }
     Violate("S3", second.op + " was given the key while the lease of " +
                       first.op + " ran");
+  }
+
+  // Whether a life of the key begins with one of the fencing tokens above `low`
+  // up to `high`.
+  bool BeginsALife(std::int64_t low, std::int64_t high) const {
+    return std::any_of(
+               grants_.upper_bound(low), grants_.upper_bound(high),
+               [](const auto& grant) { return grant.second.attempt == 1; }) ||
+           std::any_of(key_.changes.begin(), key_.changes.end(),
+                       [&](const Change& change) {
+                         const Record& record = change.row.record;
+                         return record.attempt == 1 &&
+                                record.fencing_token > low &&
+                                record.fencing_token <= high;
+                       });
   }
 
   bool WasRecordedUntil(const std::string& token, const Grant& next) const {

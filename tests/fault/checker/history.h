@@ -26,7 +26,9 @@
 //              through the middleware or the sidecar, RunOnce)
 //     claim    token hash renew lease_us wait_us resolve policy checkpoint
 //              checkpoint_number owner
-//     finalize token status digest body_omitted headers_omitted
+//     finalize token status digest body_omitted headers_omitted; and how much
+//              there is of what may be left out: body_bytes header_count
+//              header_bytes (of names and values)
 //     release  token disposition
 //     once     hash policy, where known; digest: of the response that its
 //              function would give. Repeats of it are calls of their own
@@ -145,6 +147,9 @@ struct CallEvent {
   std::string digest{};
   bool body_omitted = false;
   bool headers_omitted = false;
+  std::int64_t body_bytes = 0;
+  std::int64_t header_count = 0;
+  std::int64_t header_bytes = 0;
   std::int64_t deadline_us = 0;  // 0: not said
 
   bool operator==(const CallEvent&) const = default;
@@ -227,6 +232,8 @@ using Event =
 std::int64_t MonotonicNow();
 
 // As in a history: in_progress.
+std::string_view PathName(Path path);
+std::string_view KindName(Kind kind);
 std::string_view OutcomeName(Outcome outcome);
 
 // The line of `event`, with its '\n'.

@@ -65,6 +65,11 @@ struct Names<Phase> {
   static constexpr std::string_view kAll[] = {"", "begin", "end"};
 };
 
+template <typename Enum>
+std::string_view NameOf(Enum value) {
+  return Names<Enum>::kAll[static_cast<std::size_t>(value)];
+}
+
 constexpr std::string_view kCodes[] = {"OK",
                                        "CANCELLED",
                                        "UNKNOWN",
@@ -112,6 +117,9 @@ void VisitCall(Visitor& visit, Call& call) {
   visit("digest", call.digest, kOptional);
   visit("body_omitted", call.body_omitted, kOptional);
   visit("headers_omitted", call.headers_omitted, kOptional);
+  visit("body_bytes", call.body_bytes, kOptional);
+  visit("header_count", call.header_count, kOptional);
+  visit("header_bytes", call.header_bytes, kOptional);
   visit("deadline_us", call.deadline_us, kOptional);
 }
 
@@ -287,9 +295,7 @@ class FieldWriter {
   }
   template <typename Enum>
   void operator()(std::string_view name, Enum value, bool) {
-    if (value != Enum{}) {
-      Append(name, Names<Enum>::kAll[static_cast<std::size_t>(value)]);
-    }
+    if (value != Enum{}) Append(name, NameOf(value));
   }
 
  private:
@@ -414,9 +420,9 @@ absl::StatusOr<Event> ParseFields(std::string_view rest) {
 
 }  // namespace
 
-std::string_view OutcomeName(Outcome outcome) {
-  return Names<Outcome>::kAll[static_cast<std::size_t>(outcome)];
-}
+std::string_view PathName(Path path) { return NameOf(path); }
+std::string_view KindName(Kind kind) { return NameOf(kind); }
+std::string_view OutcomeName(Outcome outcome) { return NameOf(outcome); }
 
 std::string FormatEvent(const Event& event) {
   std::string line(kWords[event.index()]);

@@ -61,6 +61,20 @@ TEST(PromiseTest, S3NobodyIsGivenTheKeyWhileALeaseRuns) {
   EXPECT_THAT(story.Broken(), Breaks("S3"));
 }
 
+TEST(PromiseTest, S3ALeaseEndsWithTheLifeOfItsRecord) {
+  Story story;
+  story.policy.lease = absl::Seconds(60);
+  story.policy.retention = std::nullopt;
+  story.policy.retention_after_finalize = absl::Seconds(1);
+  story.Claim("c1-1", kAnn);
+  story.Finalize("c1-2", kAnn);
+  story.Advance(absl::Seconds(2));
+  ASSERT_EQ(story.Claim("c2-1", kBob).attempt, 1);
+  story.Release("c2-2", kBob, SaidDisposition::kOutcomeUnknown);
+  ASSERT_EQ(story.Claim("c3-1", kCat).attempt, 2);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+}
+
 TEST(PromiseTest, S3TheLogGrantsNothingWhileALeaseRuns) {
   Story story;
   story.Claim("c1-1", kAnn);

@@ -5,11 +5,13 @@
 #     libraries, so that the linker takes no other ones from there;
 #   - NAME-PROGRAM for each "caught-by: linked PROGRAM" of the patch, linked in
 #     the same way.
-# planted_servers builds all servers, planted_tests the servers and the tests
-# that the patches name.
+# planted_servers builds all servers; planted_hunt also the tests of those bugs
+# that no server shows under faults; planted_tests all tests.
 add_custom_target(planted_servers)
+add_custom_target(planted_hunt)
 add_custom_target(planted_tests)
-add_dependencies(planted_tests planted_servers)
+add_dependencies(planted_hunt planted_servers)
+add_dependencies(planted_tests planted_hunt)
 
 # The server's own allocator, which is found in its folder.
 if(NOT IDEMPOTENCY_SANITIZE)
@@ -100,13 +102,17 @@ function(plant_bug PATCH)
   add_dependencies(planted_servers idempotency-server-${name})
 
   planted_header(instruments ${PATCH} caught-by)
+  set(tests planted_tests)
+  if(NOT instruments MATCHES "(^|;)(faults |failover(;|$))")
+    set(tests planted_hunt)
+  endif()
   foreach(instrument IN LISTS instruments)
     if(NOT instrument MATCHES "^(linked|server) ([a-z0-9_]+)")
       continue()
     endif()
     set(program ${CMAKE_MATCH_2})
     if(CMAKE_MATCH_1 STREQUAL "server")
-      add_dependencies(planted_tests ${program})
+      add_dependencies(${tests} ${program})
     elseif(NOT TARGET ${name}-${program})
       # The one suite whose objects are not the program's own.
       set(suite)
@@ -116,7 +122,7 @@ function(plant_bug PATCH)
       planted_program(${name}-${program} ${name} ${program} ${suite})
       target_link_libraries(${name}-${program} PRIVATE
         $<TARGET_PROPERTY:${program},LINK_LIBRARIES>)
-      add_dependencies(planted_tests ${name}-${program})
+      add_dependencies(${tests} ${name}-${program})
     endif()
   endforeach()
 endfunction()
