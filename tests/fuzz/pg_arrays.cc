@@ -1,6 +1,7 @@
 // Input: rows of values of every type that the store writes, and NULLs among
 // them (FuzzedDataProvider). They go to a real PostgreSQL as binary arrays and
 // come back through PgRow.
+// libFuzzer: -len_control=0 -max_len=4000
 #include "server/store/postgres/pg_arrays.h"
 
 #include <fuzzer/FuzzedDataProvider.h>

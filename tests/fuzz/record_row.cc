@@ -1,6 +1,7 @@
 // Input: which columns of a stored record hold something else than they should
 // (FuzzedDataProvider). A real PostgreSQL gives the row; one that is read is
 // stored, and read again.
+// libFuzzer: -len_control=0 -max_len=500
 #include "server/store/postgres/record_row.h"
 
 #include <fuzzer/FuzzedDataProvider.h>

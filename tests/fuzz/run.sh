@@ -139,11 +139,14 @@ first_inputs() {
 # fuzz TARGET runs it; its status is 0 also with a finding, which the table
 # tells.
 fuzz() {
-  local target=$1 log=$work/logs/$1.log first pid status=0
+  local target=$1 log=$work/logs/$1.log first options pid status=0
   first=$(first_inputs "$target")
+  read -r -a options < <(sed -n 's|^// libFuzzer: ||p' "tests/fuzz/$1.cc") ||
+    true
   mkdir -p "$work/corpus/$target"
   "$(program "$target")" -max_total_time="$seconds" -timeout=10 \
     -rss_limit_mb=2048 -max_len=32768 -print_final_stats=1 \
+    ${options[@]+"${options[@]}"} \
     -artifact_prefix="$work/findings/$target-" \
     "$work/corpus/$target" "$first" >"$log" 2>&1 &
   pid=$!

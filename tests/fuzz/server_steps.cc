@@ -1,6 +1,7 @@
 // Input: steps, each a few numbers (FuzzedDataProvider) that say what happens
 // next to two replicas over one table: a call, a message of Bulk, time that
 // passes, a sweep, a fault. Every answer is held against core/transitions.
+// libFuzzer: -entropic=0 -len_control=0 -max_len=1500
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <cstdint>

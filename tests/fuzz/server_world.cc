@@ -481,9 +481,10 @@ void ServerWorld::CheckThatNobodyIsForgotten() {
 void ServerWorld::Finish() {
   for (Replica& replica : replicas_) replica.planned.reset();
   Settle();
-  // Backing off from a store that failed, and looks at what others wait for.
+  // Rules that could not be read are read anew after a second, a store that
+  // failed is asked again sooner, as are records that others wait for.
   for (int i = 0; i < 20; ++i) {
-    PassTime(milliseconds(50));
+    PassTime(milliseconds(150));
     Settle();
   }
   CheckThatNobodyIsForgotten();
