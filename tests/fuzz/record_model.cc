@@ -34,6 +34,17 @@ bool IsSameAttempt(const InProgress& seen, const v1::InProgress& told) {
          wanted.attempt() == told.attempt() && wanted.owner() == told.owner();
 }
 
+// Whoever has waited may be told what was seen at the last look.
+bool WasSeen(const Sent& sent) {
+  v1::ClaimResponse told;
+  return !sent.seen.empty() && told.ParseFromString(sent.told->message) &&
+         told.has_in_progress() &&
+         std::any_of(sent.seen.begin(), sent.seen.end(),
+                     [&](const InProgress& seen) {
+                       return IsSameAttempt(seen, told.in_progress());
+                     });
+}
+
 std::string TextOf(const Told& told, const Sent& sent) {
   if (told.error.code() != 0) return told.error.ShortDebugString();
   const auto parsed = [&](auto message) {
@@ -120,26 +131,15 @@ RecordModel::Step RecordModel::Decide(const std::optional<Record>& record,
   return step;
 }
 
-bool RecordModel::Fits(const Step& step, const Sent& sent) const {
-  if (IsSame(step.told, *sent.told)) return true;
-  // Whoever has waited may be told what was seen at the last look.
-  v1::ClaimResponse told;
-  return !step.write.has_value() && !sent.seen.empty() &&
-         told.ParseFromString(sent.told->message) && told.has_in_progress() &&
-         std::any_of(sent.seen.begin(), sent.seen.end(),
-                     [&](const InProgress& seen) {
-                       return IsSameAttempt(seen, told.in_progress());
-                     });
-}
-
 bool RecordModel::Find(Search& search, std::vector<const Sent*> open,
                        std::vector<const Sent*> unseen) const {
   const std::optional<Record> record = search.states.back();
   const std::size_t evidence_before = search.evidence.size();
   // Those that leave the record alone come first, since nothing hangs on them.
   std::erase_if(open, [&](const Sent* sent) {
+    if (WasSeen(*sent)) return true;
     const Step step = Decide(record, *sent, search.now);
-    if (step.write.has_value() || !Fits(step, *sent)) return false;
+    if (step.write.has_value() || !IsSame(step.told, *sent->told)) return false;
     if (step.evidence) {
       const auto& refused = std::get<FinalizeCommand>(sent->command);
       search.evidence.emplace_back(refused.claim_token,
@@ -152,7 +152,7 @@ bool RecordModel::Find(Search& search, std::vector<const Sent*> open,
                          bool answered) {
     Step step = Decide(record, *from[at], search.now);
     if (!step.write.has_value() || search.steps_left-- <= 0) return false;
-    if (answered && !Fits(step, *from[at])) return false;
+    if (answered && !IsSame(step.told, *from[at]->told)) return false;
     std::vector<const Sent*> rest = from;
     rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(at));
     search.states.push_back(std::move(step.write));

@@ -79,7 +79,6 @@ class RecordModel {
 
   Step Decide(const std::optional<Record>& record, const Sent& sent,
               absl::Time now) const;
-  bool Fits(const Step& step, const Sent& sent) const;
   bool Find(Search& search, std::vector<const Sent*> open,
             std::vector<const Sent*> unseen) const;
   [[noreturn]] void Fail(const Happened& happened,

@@ -86,15 +86,19 @@ FROM (SELECT $1::text[] AS c) AS columns
 
 // Text that PostgreSQL takes, often nearly what a column holds.
 std::string AnyColumn(FuzzedDataProvider& in, const char* usual) {
+  constexpr const char* kShort[] = {"", "f", "t", "-1", "0", "1", "2", "3"};
   std::string text;
-  switch (in.ConsumeIntegralInRange(0, 3)) {
+  switch (in.ConsumeIntegralInRange(0, 4)) {
     case 0:
       text = in.ConsumeRandomLengthString(40);
       break;
     case 1:
-      text = std::to_string(in.ConsumeIntegral<std::int64_t>());
+      text = in.PickValueInArray(kShort);
       break;
     case 2:
+      text = std::to_string(in.ConsumeIntegral<std::int64_t>());
+      break;
+    case 3:
       text = "\\x";
       for (const char c : in.ConsumeRandomLengthString(40)) {
         text += "0123456789abcdef"[c & 0xf];
@@ -120,7 +124,9 @@ Parameters AnyRow(FuzzedDataProvider& in) {
   for (std::size_t i = 0; i < columns.size(); ++i) {
     if (kUsual[i] != nullptr) columns[i] = kUsual[i];
   }
-  for (int left = in.ConsumeIntegralInRange(0, 8); left > 0; --left) {
+  // Few at a time: one that is not understood makes the rest unseen.
+  constexpr int kChanges[] = {0, 1, 1, 1, 1, 2, 2, 2, 3, 8};
+  for (int left = in.PickValueInArray(kChanges); left > 0; --left) {
     const auto i = in.ConsumeIntegralInRange<std::size_t>(0, kReadColumns - 1);
     if (in.ConsumeIntegralInRange(0, 4) == 0) {
       columns[i].reset();

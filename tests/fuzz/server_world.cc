@@ -305,7 +305,7 @@ ServerWorld::Stream* ServerWorld::StreamOf(std::size_t number) {
 
 void ServerWorld::SendBulk(std::size_t replica, v1::BulkRequest message) {
   Stream* const stream = StreamOf(replica);
-  if (!stream->side.reading()) return;
+  if (!stream->side.reading() || stream->side.ended()) return;
   for (v1::Command& command : *message.mutable_commands()) {
     command.set_id(next_id_++);
     absl::StatusOr<Sent> sent = Validated(command);
@@ -337,7 +337,9 @@ void ServerWorld::CancelBulk(std::size_t number) {
 
 void ServerWorld::HalfCloseBulk(std::size_t number) {
   Stream* const stream = replicas_[number].stream.get();
-  if (stream == nullptr || !stream->side.reading()) return;
+  if (stream == nullptr || !stream->side.reading() || stream->side.ended()) {
+    return;
+  }
   stream->half_closed = true;
   stream->side.HalfClose();
 }
