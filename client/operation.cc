@@ -93,4 +93,18 @@ std::string_view NameOf(RunOutcome outcome) {
   return "?";
 }
 
+bool HasNoCoordinator(const RunResult& result) {
+  if (result.outcome != RunOutcome::kUnavailable) return false;
+  switch (result.status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    // An outage that lasts soon leaves no room, since each claim that was not
+    // answered is still given back in the background.
+    case absl::StatusCode::kResourceExhausted:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace idempotency

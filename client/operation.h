@@ -129,6 +129,11 @@ struct RunResult {
   bool has_response() const { return outcome <= RunOutcome::kWinner; }
 };
 
+// Whether nothing was claimed because the coordinator was not to be asked: it
+// did not answer, or this process has as many operations under way as
+// RunOnceOptions allows. Any other error says something about the record.
+bool HasNoCoordinator(const RunResult& result);
+
 }  // namespace idempotency
 
 #endif  // IDEMPOTENCY_CLIENT_OPERATION_H_

@@ -235,6 +235,8 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
   return std::make_unique<DatabaseWatch>(DatabaseWatch::Parts{
       .migrate = std::move(migrate),
       .check_schema = [this] { return CheckSchema(connection_, clock_); },
+      .check_durability =
+          MakeDurabilityCheck(connection_, clock_, config_.require_durability),
       .store = MakePostgresStore(connection_, clock_, metrics_),
       .rules = rules_,
       .clock = clock_,
@@ -245,6 +247,7 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
 
 void App::SetServing(bool serving) {
   if (server_ != nullptr) {
+    if (serving && !server_->serving()) engine_->ForgetReplays();
     server_->SetServing(serving);
   } else {
     sweeping_ = serving;

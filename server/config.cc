@@ -2,24 +2,19 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
-#include <iostream>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "server/core/limits.h"
+#include "server/flag_values.h"
 
 namespace limits = idempotency::limits;
 
@@ -56,6 +51,12 @@ ABSL_FLAG(bool, database_pooled, false,
 ABSL_FLAG(bool, database_citus, false,
           "The tables are distributed by Citus: the reaper uses its slower "
           "form, which Citus runs.");
+ABSL_FLAG(std::string, require_durability, "none",
+          "What acknowledged records must outlive, or the server does not "
+          "serve: `crash` of the database's machine (fsync on, "
+          "synchronous_commit not off), or `failover`, the loss of the primary "
+          "(synchronous_standby_names too). Looked at every 2 s. `none`: "
+          "whatever the database is set to.");
 ABSL_FLAG(std::string, downstream_namespace, "",
           "UUID under which downstream keys are derived. Empty: the one that "
           "the first migration drew (it is in idempotency_settings, and so in "
@@ -138,8 +139,6 @@ ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(10),
 namespace idempotency {
 namespace {
 
-constexpr char kPrefix[] = "IDEMPOTENCY_";
-
 // In the order of the manual.
 constexpr const char* kFlags[] = {
     "listen",
@@ -150,6 +149,7 @@ constexpr const char* kFlags[] = {
     "sweep_only",
     "database_pooled",
     "database_citus",
+    "require_durability",
     "lanes",
     "queue_items_max",
     "queue_wait_max",
@@ -171,95 +171,6 @@ constexpr const char* kFlags[] = {
     "drain_delay",
     "drain_timeout",
 };
-
-std::string EnvironmentName(const char* flag) {
-  return absl::StrCat(kPrefix, absl::AsciiStrToUpper(flag));
-}
-
-void PrintWrapped(const std::string& text, std::size_t indent) {
-  constexpr std::size_t kColumns = 80;
-  const std::string margin(indent, ' ');
-  std::string line = margin;
-  for (const auto word : absl::StrSplit(text, ' ')) {
-    if (line.size() > indent && line.size() + 1 + word.size() > kColumns) {
-      std::cout << line << "\n";
-      line = margin;
-    }
-    if (line.size() > indent) line += ' ';
-    line.append(word.data(), word.size());
-  }
-  std::cout << line << "\n";
-}
-
-void PrintManual() {
-  std::cout
-      << "idempotency-server: asks and remembers, for a whole fleet, whether "
-         "an operation\nmay be executed or has been done.\n\n"
-         "  idempotency-server                    a private database, on "
-         "127.0.0.1:50051\n"
-         "  idempotency-server --database=URI --migrate\n"
-         "  idempotency-server --database=URI --sweep_only\n\n"
-         "Every flag can also be given in the environment: --data_dir as\n"
-         "IDEMPOTENCY_DATA_DIR. A flag goes before the environment, and that "
-         "before the\ndefault. Durations are written like 500ms, 30s, 10m, "
-         "24h; booleans as --migrate\nor --migrate=false. SIGTERM drains and "
-         "ends with status 0.\n\n";
-  for (const char* const name : kFlags) {
-    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
-    const std::string value = flag->DefaultValue();
-    std::cout << "  --" << name
-              << "  (default: " << (value.empty() ? "empty" : value) << ")\n";
-    PrintWrapped(flag->Help(), 6);
-  }
-}
-
-// absl::ParseCommandLine would end the process by itself, with status 1, where
-// it does not like an argument.
-absl::Status ReadArguments(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const std::size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const auto known = std::find_if(
-        std::begin(kFlags), std::end(kFlags),
-        [&](const char* flag) { return name == absl::StrCat("--", flag); });
-    if (known == std::end(kFlags)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", name, "' is not a flag; see --help"));
-    }
-    absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(*known);
-    std::string value;
-    if (equals != std::string::npos) {
-      value = argument.substr(equals + 1);
-    } else if (flag->IsOfType<bool>()) {
-      value = "true";
-    } else if (++i < argc) {
-      value = argv[i];
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": needs a value"));
-    }
-    std::string error;
-    if (!flag->ParseFrom(value, &error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": ", error.empty() ? "bad value" : error));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadEnvironment() {
-  for (const char* const name : kFlags) {
-    const std::string variable = EnvironmentName(name);
-    const char* const value = std::getenv(variable.c_str());
-    if (value == nullptr) continue;
-    std::string error;
-    if (!absl::FindCommandLineFlag(name)->ParseFrom(value, &error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(variable, ": ", error.empty() ? "bad value" : error));
-    }
-  }
-  return absl::OkStatus();
-}
 
 std::string DefaultDataDir() {
   // PostgreSQL's user could not enter root's home.
@@ -402,6 +313,14 @@ absl::Status CheckAdminListen(const std::string& address) {
       "127.0.0.1:9464");
 }
 
+absl::StatusOr<Durability> ReadDurability(std::string_view value) {
+  if (value == "none") return Durability::kAny;
+  if (value == "crash") return Durability::kCrash;
+  if (value == "failover") return Durability::kFailover;
+  return absl::InvalidArgumentError(
+      "--require_durability: want none, crash or failover");
+}
+
 Config FromFlags() {
   Config config;
   config.listen = absl::GetFlag(FLAGS_listen);
@@ -456,13 +375,13 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--help" || argument == "-help" || argument == "-h") {
-      PrintManual();
+      PrintManual(kFlags);
       std::exit(0);
     }
   }
-  const absl::Status environment = ReadEnvironment();
+  const absl::Status environment = ReadEnvironment(kFlags);
   if (!environment.ok()) return environment;
-  const absl::Status arguments = ReadArguments(argc, argv);
+  const absl::Status arguments = ReadArguments(kFlags, argc, argv);
   if (!arguments.ok()) return arguments;
   const absl::Status flags = CheckFlags();
   if (!flags.ok()) return flags;
@@ -476,6 +395,10 @@ absl::StatusOr<Config> ReadConfig(int argc, char** argv) {
           "--downstream_namespace: want a UUID in the 8-4-4-4-12 form");
     }
   }
+  const absl::StatusOr<Durability> durability =
+      ReadDurability(absl::GetFlag(FLAGS_require_durability));
+  if (!durability.ok()) return durability.status();
+  config.require_durability = *durability;
   const absl::Status calls =
       config.sweep_only ? CheckSweepOnly(config) : CheckCalls(config);
   if (!calls.ok()) return calls;

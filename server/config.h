@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "server/core/uuid.h"
 #include "server/rpc/certificate_files.h"
+#include "server/store/postgres/durability.h"
 
 namespace idempotency {
 
@@ -25,6 +26,7 @@ struct Config {
   bool sweep_only = false;
   bool database_pooled = false;
   bool database_citus = false;
+  Durability require_durability = Durability::kAny;
   std::optional<Uuid> downstream_namespace;
   int lanes = 1;
   std::size_t queue_items_max = 0;

@@ -63,6 +63,10 @@ absl::Status DatabaseWatch::LookOnce() {
     if (!status.ok()) return status;
     schema_checked_ = true;
   }
+  if (parts_.check_durability != nullptr) {
+    const absl::Status status = parts_.check_durability();
+    if (!status.ok()) return status;
+  }
   absl::StatusOr<FleetRules> rules = parts_.store->ReadRules();
   if (!rules.ok()) return rules.status();
   parts_.rules.Set(*std::move(rules));

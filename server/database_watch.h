@@ -27,6 +27,10 @@ class DatabaseWatch {
     std::function<absl::Status()> migrate;
     // OK when the server may use the schema.
     std::function<absl::Status()> check_schema;
+    // OK while the database keeps what it acknowledges, as far as that is
+    // required; null when nothing is. Part of every look, since settings can
+    // change.
+    std::function<absl::Status()> check_durability;
     std::unique_ptr<Store> store;  // of its own
     FleetRulesCache& rules;
     const Clock& clock;

@@ -1,5 +1,9 @@
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
@@ -34,6 +38,17 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
+// Every connection takes a file descriptor; the usual limit of 1,024 is meant
+// for programs that use select().
+void RaiseFileLimit() {
+  constexpr rlim_t kFilesMax = 1'048'576;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur =
+      std::max(limit.rlim_cur, std::min(limit.rlim_max, kFilesMax));
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // A second signal ends the process at once.
 void UnblockEndSignals(const sigset_t& signals) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
@@ -46,6 +61,7 @@ int main(int argc, char** argv) {
   // fifth of the server's time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const sigset_t signals = BlockEndSignals();
+  RaiseFileLimit();
 
   absl::StatusOr<idempotency::Config> config =
       idempotency::ReadConfig(argc, argv);
@@ -54,7 +70,17 @@ int main(int argc, char** argv) {
     return kBadSetting;
   }
   idempotency::JsonLog log;
-  idempotency::SendLibraryLogsTo(&log);
+  // Whoever starts servers can do what this one cannot: listen anew.
+  std::atomic<bool> listener_lost = false;
+  idempotency::SendLibraryLogsTo(&log, [&log, &listener_lost] {
+    if (listener_lost.exchange(true)) return;
+    log.Write(idempotency::Severity::kError,
+              "no connection is accepted any more, for want of file "
+              "descriptors: ending, to be started again; raise the limit "
+              "(ulimit -n)",
+              {});
+    kill(getpid(), SIGTERM);
+  });
   absl::StatusOr<std::unique_ptr<idempotency::App>> app =
       idempotency::App::Start(*std::move(config), log);
   if (!app.ok()) {
@@ -66,5 +92,5 @@ int main(int argc, char** argv) {
   sigwait(&signals, &signal_number);
   UnblockEndSignals(signals);
   (*app)->Drain();
-  return EXIT_SUCCESS;
+  return listener_lost ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -48,6 +48,7 @@ if ((${#labels[@]} == 0)) || [[ " ${labels[*]} " == *" browser "* ]]; then
 fi
 install_packages "${packages[@]}"
 ensure_promtool "$root/build/promtool"
+ensure_unpacked "$root/build/pgbouncer" pgbouncer usr/sbin/pgbouncer
 
 cmake -S . -B build -G Ninja -DIDEMPOTENCY_BUILD_TESTS=ON
 ninja -C build

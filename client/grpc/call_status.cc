@@ -102,10 +102,4 @@ grpc::Status StatusOf(const RunResult& result) {
   }
 }
 
-bool HasNoCoordinator(const RunResult& result) {
-  return result.outcome == RunOutcome::kUnavailable &&
-         (result.status.code() == absl::StatusCode::kUnavailable ||
-          result.status.code() == absl::StatusCode::kDeadlineExceeded);
-}
-
 }  // namespace idempotency

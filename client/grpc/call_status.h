@@ -41,9 +41,6 @@ grpc::Status ToGrpcError(const absl::Status& status);
 // Of a result without a response.
 grpc::Status StatusOf(const RunResult& result);
 
-// Whether the operation was not claimed because the coordinator did not answer.
-bool HasNoCoordinator(const RunResult& result);
-
 }  // namespace idempotency
 
 #endif  // IDEMPOTENCY_CLIENT_GRPC_CALL_STATUS_H_

@@ -24,7 +24,8 @@ struct OnceRule {
   // A call without a key is refused. Otherwise it runs without a claim.
   bool required = true;
   // While the coordinator is away, calls run without a claim: twice, if they
-  // come twice. Otherwise they are answered UNAVAILABLE.
+  // come twice. Otherwise they are answered UNAVAILABLE. It also opens when
+  // this process has as many operations under way as RunOnceOptions allows.
   bool fail_open = false;
   std::optional<std::chrono::milliseconds> lease = std::nullopt;
   std::optional<std::chrono::milliseconds> max_run_time = std::nullopt;

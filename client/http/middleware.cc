@@ -167,16 +167,6 @@ Admission Admit(const HttpRequest& request, const HttpRoute& route,
                    .finalize_timeout = route.finalize_timeout};
 }
 
-// Only an outage, or no room to ask: any other error says something about the
-// record. There is soon no room when an outage lasts, since each claim that was
-// not answered is still given back in the background.
-bool CannotBeAsked(const RunResult& result) {
-  return result.outcome == RunOutcome::kUnavailable &&
-         (result.status.code() == absl::StatusCode::kUnavailable ||
-          result.status.code() == absl::StatusCode::kDeadlineExceeded ||
-          result.status.code() == absl::StatusCode::kResourceExhausted);
-}
-
 // One guarded request. What a handler or resolver answers is kept whole for the
 // caller while a part of it is recorded. Handler, resolver and result come one
 // after the other.
@@ -205,7 +195,7 @@ class Exchange {
   }
 
   bool MayRunUnguarded(const RunResult& result) const {
-    return route_.fail_open && CannotBeAsked(result);
+    return route_.fail_open && HasNoCoordinator(result);
   }
 
   v1::Response Conclude(RunResult result) {

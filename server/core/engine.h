@@ -43,6 +43,10 @@ class Engine {
   void Submit(ReleaseCommand command, CallContext context,
               Done<ReleaseOutcome> done);
 
+  // For when the database answers again after it had not, since it may be
+  // another one. Lanes see that for themselves as soon as they use it.
+  void ForgetReplays() { replays_.Forget(clock_.Now()); }
+
   // From now on every call is refused with DRAINING; those queued go on, and
   // those that wait for another owner's end are answered InProgress.
   void StopAccepting();

@@ -40,6 +40,19 @@ std::size_t BytesOf(const RecordId& id, const Record& record) {
          record.policy.name.size() + RecordedBytes(record.response);
 }
 
+// The database did not answer, or not to the end.
+bool IsAway(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kUnknown;
+}
+bool IsAway(const ClaimAnswer& answer) {
+  return IsAway(answer.outcome.status());
+}
+template <typename Outcome>
+bool IsAway(const absl::StatusOr<Outcome>& answer) {
+  return IsAway(answer.status());
+}
+
 class ReplayKeepingStore final : public Store {
  public:
   ReplayKeepingStore(std::unique_ptr<Store> store, ReplayCache& cache,
@@ -49,6 +62,7 @@ class ReplayKeepingStore final : public Store {
   std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) override {
     const SteadyTime asked_at = clock_.Now();
     std::vector<ClaimAnswer> answers = store_->ClaimBatch(claims);
+    Notice(answers, asked_at);
     KeepReplays(claims, answers, asked_at);
     return answers;
   }
@@ -57,30 +71,58 @@ class ReplayKeepingStore final : public Store {
     const SteadyTime asked_at = clock_.Now();
     ClaimAndFinalizeAnswers answers =
         store_->ClaimAndFinalize(claims, finalizes);
+    Notice(answers.finalizes, asked_at);
+    Notice(answers.claims, asked_at);
     KeepReplays(claims, answers.claims, asked_at);
     return answers;
   }
   std::vector<absl::StatusOr<FinalizeOutcome>> FinalizeBatch(
       Batch<FinalizeCommand> finalizes) override {
-    return store_->FinalizeBatch(finalizes);
+    const SteadyTime asked_at = clock_.Now();
+    return Noticed(store_->FinalizeBatch(finalizes), asked_at);
   }
   std::vector<absl::StatusOr<LookupOutcome>> LookupBatch(
       Batch<LookupCommand> lookups) override {
-    return store_->LookupBatch(lookups);
+    const SteadyTime asked_at = clock_.Now();
+    return Noticed(store_->LookupBatch(lookups), asked_at);
   }
   std::vector<absl::StatusOr<ReleaseOutcome>> ReleaseBatch(
       Batch<ReleaseCommand> releases) override {
-    return store_->ReleaseBatch(releases);
+    const SteadyTime asked_at = clock_.Now();
+    return Noticed(store_->ReleaseBatch(releases), asked_at);
   }
   absl::StatusOr<std::vector<bool>> FindChanged(
       Batch<Watched> watched) override {
-    return store_->FindChanged(watched);
+    const SteadyTime asked_at = clock_.Now();
+    absl::StatusOr<std::vector<bool>> changed = store_->FindChanged(watched);
+    NoticeOne(IsAway(changed), asked_at);
+    return changed;
   }
   absl::StatusOr<FleetRules> ReadRules() override {
-    return store_->ReadRules();
+    const SteadyTime asked_at = clock_.Now();
+    absl::StatusOr<FleetRules> rules = store_->ReadRules();
+    NoticeOne(IsAway(rules), asked_at);
+    return rules;
   }
 
  private:
+  void NoticeOne(bool away, SteadyTime asked_at) {
+    if (away_ && !away) cache_.Forget(asked_at);
+    away_ = away;
+  }
+  template <typename Answer>
+  void Notice(const std::vector<Answer>& answers, SteadyTime asked_at) {
+    if (answers.empty()) return;
+    NoticeOne(std::any_of(answers.begin(), answers.end(),
+                          [](const Answer& answer) { return IsAway(answer); }),
+              asked_at);
+  }
+  template <typename Answers>
+  Answers Noticed(Answers answers, SteadyTime asked_at) {
+    Notice(answers, asked_at);
+    return answers;
+  }
+
   void KeepReplays(Batch<ClaimCommand> claims,
                    const std::vector<ClaimAnswer>& answers,
                    SteadyTime asked_at) {
@@ -98,6 +140,9 @@ class ReplayKeepingStore final : public Store {
   const std::unique_ptr<Store> store_;
   ReplayCache& cache_;
   const Clock& clock_;
+  // It could not be used when last tried: what answers next may be another
+  // database.
+  bool away_ = false;
 };
 
 }  // namespace
@@ -148,6 +193,7 @@ void ReplayCache::Keep(const RecordId& id, const Observed& observed,
   Entries dropped;
   Shard& shard = ShardOf(id);
   MutexLock lock(shard.mutex);
+  if (asked_at < shard.keeps_since) return;
   const auto known = shard.by_id.find(&id);
   if (known != shard.by_id.end()) {
     // A read that was overtaken by a later one, perhaps of the key's next life.
@@ -161,6 +207,17 @@ void ReplayCache::Keep(const RecordId& id, const Observed& observed,
   Add(metrics_.replay_cache_bytes, static_cast<std::int64_t>(bytes));
   while (shard.bytes > shard_bytes_max_) {
     Drop(shard, std::prev(shard.entries.end()), dropped);
+  }
+}
+
+void ReplayCache::Forget(SteadyTime since) {
+  for (Shard& shard : shards_) {
+    Entries dropped;
+    MutexLock lock(shard.mutex);
+    shard.keeps_since = std::max(shard.keeps_since, since);
+    while (!shard.entries.empty()) {
+      Drop(shard, shard.entries.begin(), dropped);
+    }
   }
 }
 

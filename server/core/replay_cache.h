@@ -9,10 +9,13 @@
 // before its record does. Nothing unfinished or released is ever kept, and
 // nobody is granted anything from here.
 //
-// What the cache can't see is a database that forgets: rows deleted by hand, a
-// backup restored, a failover that lost a record. Nor does it see the
-// database's clock being stepped forward, by which the record is over sooner.
-// Then replays go on for at most limits::kReplayCacheLifeMax, as they would
+// What the cache can't see is a database that forgets. A failover may do so
+// without breaking any promise: a record that no standby ever had is shown
+// while the wait for it is cut short, and is gone with its primary. So whatever
+// was kept is dropped when the database answers again after it had not, since
+// it may be another one. Until then, and with rows that are deleted by hand or
+// a clock of the database's that is stepped forward, by which a record is over
+// sooner, replays go on for at most limits::kReplayCacheLifeMax, as they would
 // have been given just before. The steady clock stands still while the host is
 // suspended: so much longer may they go on after that.
 #ifndef IDEMPOTENCY_SERVER_CORE_REPLAY_CACHE_H_
@@ -51,6 +54,9 @@ class ReplayCache {
   // before the database was asked.
   void Keep(const RecordId& id, const Observed& observed, SteadyTime asked_at);
 
+  // Drops everything, and does not keep what was asked for before `since`.
+  void Forget(SteadyTime since);
+
  private:
   struct Entry {
     RecordId id;
@@ -79,6 +85,7 @@ class ReplayCache {
     absl::flat_hash_map<const RecordId*, Entries::iterator, HashOfId, SameId>
         by_id ABSL_GUARDED_BY(mutex);
     std::size_t bytes ABSL_GUARDED_BY(mutex) = 0;
+    SteadyTime keeps_since ABSL_GUARDED_BY(mutex) = SteadyTime::min();
   };
 
   Shard& ShardOf(const RecordId& id);
@@ -93,8 +100,9 @@ class ReplayCache {
   std::array<Shard, 16> shards_;
 };
 
-// `store`, whose replays are kept in `cache` from then on. `cache` and `clock`
-// must outlive it.
+// `store`, whose replays are kept in `cache` from then on, and which lets it
+// forget them when it can be used again after it could not. `cache` and
+// `clock` must outlive it.
 std::unique_ptr<Store> KeepingReplays(std::unique_ptr<Store> store,
                                       ReplayCache& cache, const Clock& clock);
 

@@ -7,9 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/core/mutex.h"
 
@@ -23,8 +26,12 @@ constexpr std::size_t kMessageBytesMax = 1000;
 constexpr std::chrono::minutes kPeriod{1};
 constexpr int kLinesPerPeriod = 10;
 
+// What gRPC 1.51 says before it gives a listener up.
+constexpr char kListenerLost[] = "Failed accept4";
+
 // The libraries take plain functions without a context of their own.
 std::atomic<Log*> the_log{nullptr};
+std::atomic<const std::function<void()>*> the_listener_lost{nullptr};
 
 // Bounds how many lines are written. Thread-safe.
 class LineBudget {
@@ -65,7 +72,13 @@ void Write(const char* library, std::string message) {
 }
 
 void WriteGrpc(gpr_log_func_args* args) {
-  if (args->severity == GPR_LOG_SEVERITY_ERROR) Write("grpc", args->message);
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) return;
+  Write("grpc", args->message);
+  const auto* const listener_lost = the_listener_lost.load();
+  if (listener_lost != nullptr &&
+      absl::StartsWith(args->message, kListenerLost)) {
+    (*listener_lost)();
+  }
 }
 
 void WriteProtobuf(google::protobuf::LogLevel level, const char*, int,
@@ -75,8 +88,12 @@ void WriteProtobuf(google::protobuf::LogLevel level, const char*, int,
 
 }  // namespace
 
-void SendLibraryLogsTo(Log* log) {
+void SendLibraryLogsTo(Log* log, std::function<void()> listener_lost) {
   the_log = log;
+  // Never deleted: gRPC's threads may be about to call it.
+  the_listener_lost = listener_lost == nullptr
+                          ? nullptr
+                          : new std::function<void()>(std::move(listener_lost));
   gpr_set_log_function(&WriteGrpc);
   google::protobuf::SetLogHandler(&WriteProtobuf);
 }

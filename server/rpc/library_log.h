@@ -2,6 +2,8 @@
 #ifndef IDEMPOTENCY_SERVER_RPC_LIBRARY_LOG_H_
 #define IDEMPOTENCY_SERVER_RPC_LIBRARY_LOG_H_
 
+#include <functional>
+
 #include "server/core/log.h"
 
 namespace idempotency {
@@ -11,7 +13,11 @@ namespace idempotency {
 // messages that can't be parsed are dropped: the caller is told, and nobody may
 // fill the log from outside. `log` must outlive every gRPC thread; null: all of
 // it is dropped.
-void SendLibraryLogsTo(Log* log);
+//
+// gRPC tells nobody but its log that a port is accepted from no more, for want
+// of file descriptors: it never tries again. Then `listener_lost` is called, in
+// a thread of gRPC's; it must not block.
+void SendLibraryLogsTo(Log* log, std::function<void()> listener_lost = nullptr);
 
 }  // namespace idempotency
 

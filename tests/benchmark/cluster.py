@@ -1,6 +1,5 @@
 """A private PostgreSQL cluster."""
 
-import glob
 import os
 import shutil
 import signal
@@ -24,24 +23,12 @@ _SETTINGS = {
 }
 
 
-def find_binaries():
-    """The folder of the newest PostgreSQL that is installed."""
-    found = glob.glob("/usr/lib/postgresql/*/bin/postgres")
-    if found:
-        newest = max(found, key=lambda path: int(path.split("/")[4]))
-        return os.path.dirname(newest)
-    path = shutil.which("postgres")
-    if path is None:
-        raise BenchmarkError("PostgreSQL is not installed")
-    return os.path.dirname(path)
-
-
 class Cluster:
     """Made by the constructor, gone after close(). `folder` holds its socket.
     """
 
     def __init__(self, log):
-        self._binaries = find_binaries()
+        self._binaries = processes.postgres_binaries()
         self._user = processes.unprivileged_user()
         self._postmaster = None
         self.folder = tempfile.mkdtemp(prefix="idempotency-benchmark-",

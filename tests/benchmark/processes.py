@@ -1,10 +1,6 @@
 """Processes that a measurement starts, and the CPU time that they use."""
 
-import ctypes
 import os
-import pwd
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,69 +8,12 @@ import time
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                              "support"))
 from ports import free_port
+# A measurement that cannot be made, or that must not be believed, is one more
+# reason to end a run.
+from programs import (ProgramError as BenchmarkError, postgres_binaries, run,
+                      start, stop, unprivileged_user)
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-class BenchmarkError(Exception):
-    """A measurement that cannot be made, or that must not be believed."""
-
-
-def unprivileged_user():
-    """The user that PostgreSQL runs as: None unless we are root."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam("postgres")
-    except KeyError:
-        raise BenchmarkError("PostgreSQL does not run as root, and there is "
-                             "no user named postgres") from None
-
-
-def _identity(user):
-    if user is None:
-        return {}
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-
-
-def start(command, log, stop_signal=signal.SIGTERM, user=None, stdout=None,
-          executable=None):
-    """Starts a long-running process that writes to the file `log`.
-
-    It gets no signals from the terminal, because run.py stops its processes in
-    order, and it is stopped by the kernel if run.py is killed. `executable` is
-    the program if it is not the one that the command begins with.
-    """
-    def bind_to_parent():
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(stop_signal))
-
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log,
-        start_new_session=True, preexec_fn=bind_to_parent,
-        executable=executable, **_identity(user))
-
-
-def stop(process, stop_signal=signal.SIGTERM, seconds=30):
-    """Stops a process that start() made; by force when it takes too long."""
-    if process.poll() is None:
-        process.send_signal(stop_signal)
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-def run(command, user=None, seconds=120):
-    """Runs a short command and returns what it printed."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, timeout=seconds,
-                          capture_output=True, text=True, **_identity(user))
-    if done.returncode != 0:
-        raise BenchmarkError(f"{os.path.basename(command[0])} failed with "
-                             f"{done.returncode}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def _read_stat(pid):

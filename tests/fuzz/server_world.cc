@@ -68,19 +68,6 @@ Told ErrorOf(const grpc::Status& status) {
   return told;
 }
 
-const std::string& ScopeOf(const v1::Command& command) {
-  switch (command.command_case()) {
-    case v1::Command::kClaim:
-      return command.claim().scope();
-    case v1::Command::kFinalize:
-      return command.finalize().scope();
-    case v1::Command::kLookup:
-      return command.lookup().scope();
-    default:
-      return command.release().scope();
-  }
-}
-
 // The request as the engine is to get it, or why it is to be refused.
 absl::StatusOr<Sent> Validated(const v1::Command& command) {
   const auto sent = [](auto validated) -> absl::StatusOr<Sent> {
@@ -252,9 +239,7 @@ std::unique_ptr<ServerWorld::InHand> ServerWorld::Prepare(
   made->submitted = clock_.Now();
   made->patience =
       std::min<nanoseconds>(*timeout, limits::kDeadlineDefault + wait);
-  for (made->key = 0; ids()[made->key].scope != ScopeOf(command);) {
-    ++made->key;
-  }
+  while (ids()[made->key] != made->id()) ++made->key;
   return made;
 }
 

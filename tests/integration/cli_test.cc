@@ -88,6 +88,7 @@ TEST(ManualTest, ExplainsEverySettingWithItsDefault) {
       {"sweep_only", "false"},
       {"database_pooled", "false"},
       {"database_citus", "false"},
+      {"require_durability", "none"},
       {"lanes", "1"},
       {"queue_items_max", std::to_string(limits::kQueueItemsMax)},
       {"queue_wait_max", "1s"},

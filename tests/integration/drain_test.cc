@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -165,6 +167,28 @@ TEST_F(DrainTest, KilledServerNeedsNothingToGoOn) {
   std::cout << acknowledged.size() << " responses acknowledged\n";
   EXPECT_THAT(MissingReplays(replica->stub(), acknowledged), IsEmpty());
   EXPECT_THAT(MissingReplays(witness_->stub(), acknowledged), IsEmpty());
+}
+
+TEST_F(DrainTest, ServerOutOfFileDescriptorsEndsToBeStartedAgain) {
+  const std::unique_ptr<Replica> replica =
+      StartReplica(database_, {"--drain_delay=0s"});
+  const v1::ClaimRequest claim = ClaimOf(RandomKey());
+  ASSERT_EQ(Decided(Send(replica->stub(), claim)), "Claimed");
+  rlimit before{};
+  ASSERT_EQ(prlimit(replica->process().pid(), RLIMIT_NOFILE, nullptr, &before),
+            0);
+  EXPECT_EQ(before.rlim_cur, std::min<rlim_t>(before.rlim_max, 1'048'576));
+  const rlimit few{.rlim_cur = 3, .rlim_max = before.rlim_max};
+  ASSERT_EQ(prlimit(replica->process().pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+
+  // gRPC would never accept again, however many there were later.
+  const auto stub = v1::IdempotencyService::NewStub(replica->NewChannel());
+  Send(*stub, claim, seconds(1)).status().IgnoreError();
+  EXPECT_EQ(Require(replica->WaitForExit()).code, 1) << replica->Log();
+  EXPECT_THAT(replica->Log(), HasSubstr("no connection is accepted any more"));
+
+  RequireOk(replica->Restart());
+  EXPECT_EQ(Decided(Send(replica->stub(), claim)), "Claimed");
 }
 
 // Making a database takes long: the tests share one, and each leaves its server

@@ -146,6 +146,19 @@ TEST_F(PgFailuresTest, AValueThatIsRefusedIsInternalAndNotShown) {
   EXPECT_TRUE(InsertOne(table_, "a").ok());
 }
 
+// The rows are there before the commit, which may still fail.
+TEST_F(PgFailuresTest, RowsWhoseCommitIsRefusedAreNoGrant) {
+  Sql(options_,
+      "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+      "$$ BEGIN RAISE EXCEPTION 'too late'; END $$");
+  Sql(options_,
+      "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON idempotency_records "
+      "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()");
+  EXPECT_EQ(InsertOne(table_, "a"),
+            absl::InternalError("insert_new: SQLSTATE P0001"));
+  EXPECT_EQ(Sql(options_, "SELECT count(*) FROM idempotency_records"), "0");
+}
+
 TEST_F(PgFailuresTest, AMissingTableIsInternal) {
   Sql(options_, "DROP TABLE idempotency_conflicts");
   const RecordId id{"orders", "a"};

@@ -227,6 +227,89 @@ TEST_F(TcpGateTest, DelayHoldsBothDirectionsInOrder) {
   EXPECT_EQ(Direct("SELECT k FROM t"), "a");
 }
 
+TEST_F(TcpGateTest, ConnectionIsCutRightBehindAByteOfTheReply) {
+  const Session session = Connect();
+  constexpr std::int64_t kByte = 1'234'567;
+  gate_->EndAtByte(TcpGate::Way::kReplies, kByte, TcpGate::End::kReset);
+  const std::int64_t before = gate_->counters().reply_bytes;
+  EXPECT_FALSE(Succeeds(session, "SELECT repeat('x', 3000000)"));
+  EXPECT_EQ(PQstatus(session.get()), CONNECTION_BAD);
+  EXPECT_TRUE(gate_->WaitForCuts(1, kLong));
+  EXPECT_EQ(gate_->counters().reply_bytes, before + kByte);
+  EXPECT_TRUE(Succeeds(Connect(), "SELECT 1"));
+}
+
+TEST_F(TcpGateTest, RequestThatIsCutBeforeItsLastByteIsNotCarriedOut) {
+  const Session session = Connect();
+  const std::string request = "INSERT INTO t VALUES ('half')";
+  // A query has a type, a length and a closing zero around it.
+  const auto last = static_cast<std::int64_t>(1 + 4 + request.size() + 1);
+  gate_->EndAtByte(TcpGate::Way::kRequests, last - 1, TcpGate::End::kReset);
+  const std::int64_t before = gate_->counters().request_bytes;
+  EXPECT_FALSE(Succeeds(session, request));
+  EXPECT_TRUE(gate_->WaitForCuts(1, kLong));
+  EXPECT_EQ(gate_->counters().request_bytes, before + last - 1);
+  EXPECT_EQ(Direct("SELECT count(*) FROM t"), "0");
+}
+
+TEST_F(TcpGateTest, HalfClosedReplyEndsWhileRequestsAreStillCarriedOut) {
+  const Session session = Connect();
+  gate_->HalfClose(TcpGate::Way::kReplies);
+  EXPECT_TRUE(Hears(session, kLong));
+  // libpq takes such a session for over: the message is made by hand.
+  const std::string sql = "INSERT INTO t VALUES ('late')";
+  std::string query("Q\0\0\0", 4);
+  query += static_cast<char>(4 + sql.size() + 1);
+  query += sql + '\0';
+  const ssize_t sent =
+      send(PQsocket(session.get()), query.data(), query.size(), MSG_NOSIGNAL);
+  ASSERT_EQ(sent, static_cast<ssize_t>(query.size()));
+  EXPECT_TRUE(gate_->WaitUntil(
+      [](const TcpGate::Counters& c) { return c.swallowed_bytes > 0; }, kLong));
+  EXPECT_EQ(Direct("SELECT k FROM t"), "late");
+  EXPECT_EQ(gate_->counters().connections_open, 1);
+}
+
+TEST_F(TcpGateTest, HalfClosedRequestsLetTheServerEndTheSession) {
+  const Session session = Connect();
+  gate_->HalfClose(TcpGate::Way::kRequests);
+  EXPECT_TRUE(Hears(session, kLong));
+  EXPECT_FALSE(Succeeds(session, "INSERT INTO t VALUES ('a')"));
+  EXPECT_EQ(Direct("SELECT count(*) FROM t"), "0");
+}
+
+TEST_F(TcpGateTest, HalfCloseAtAByteLetsThatMuchThrough) {
+  const Session session = Connect();
+  constexpr std::int64_t kByte = 100'000;
+  gate_->EndAtByte(TcpGate::Way::kReplies, kByte, TcpGate::End::kHalfClose);
+  const std::int64_t before = gate_->counters().reply_bytes;
+  EXPECT_FALSE(Succeeds(session, "SELECT repeat('x', 3000000)"));
+  EXPECT_TRUE(gate_->WaitForCuts(1, kLong));
+  EXPECT_EQ(gate_->counters().reply_bytes, before + kByte);
+}
+
+TEST_F(TcpGateTest, StalledGateGoesOnByItself) {
+  const Session session = Connect();
+  const auto begin = steady_clock::now();
+  gate_->Stall(milliseconds(300));
+  EXPECT_TRUE(Succeeds(session, "INSERT INTO t VALUES ('a')"));
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(300));
+  EXPECT_EQ(Direct("SELECT k FROM t"), "a");
+  gate_->Stall(seconds(600));
+  gate_->Open();
+  EXPECT_TRUE(Succeeds(Connect(), "SELECT 1"));
+}
+
+TEST_F(TcpGateTest, ThrottledGateTakesItsTimeAndLosesNothing) {
+  const Session session = Connect();
+  gate_->Throttle(200'000);
+  const auto begin = steady_clock::now();
+  EXPECT_TRUE(Succeeds(session, "SELECT repeat('x', 100000)"));
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(500));
+  gate_->Open();
+  EXPECT_TRUE(Succeeds(session, "SELECT repeat('x', 3000000)"));
+}
+
 TEST_F(TcpGateTest, ServerThatDoesNotListenResetsTheClient) {
   absl::StatusOr<std::unique_ptr<TcpGate>> gate = TcpGate::Make(FreePort());
   ASSERT_TRUE(gate.ok()) << gate.status();

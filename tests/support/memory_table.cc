@@ -44,16 +44,119 @@ bool IsHeldUnfinished(const Record& record) {
   return record.held && record.state == RecordState::kUnfinished;
 }
 
-void MoveBack(Record& record, absl::Duration by) {
-  record.created_at -= by;
-  record.claimed_at -= by;
-  record.lease_expires_at -= by;
-  record.expires_at -= by;
-  if (record.gave_up != GaveUp::kNo) record.gave_up_at -= by;
-  if (record.state == RecordState::kFinal) record.finalized_at -= by;
+}  // namespace
+
+std::optional<Record> FinalizedRow(const Record& stored,
+                                   const FinalizeCommand& finalize,
+                                   absl::Time now) {
+  if (stored.state != RecordState::kUnfinished) return std::nullopt;
+  Decision<FinalizeOutcome> decision = DecideFinalize(&stored, finalize, now);
+  if (!decision.write.has_value() ||
+      decision.write->state != RecordState::kFinal) {
+    return std::nullopt;
+  }
+  return std::move(decision.write);
 }
 
-}  // namespace
+std::optional<Record> ReplacedRow(const Record& stored,
+                                  const Replacement& replacement) {
+  if (!IsWhatWasRead(stored, *replacement.before)) return std::nullopt;
+  Record next = *replacement.after;
+  if (replacement.before->state == RecordState::kFinal &&
+      next.state == RecordState::kFinal) {
+    next.response = stored.response;
+    next.response_digest = stored.response_digest;
+  }
+  return next;
+}
+
+Swept SweepOf(const Record& stored, absl::Time now) {
+  if (stored.expires_at > now) return Swept::kStays;
+  return IsHeldUnfinished(stored) ? Swept::kParked : Swept::kDeleted;
+}
+
+Record ParkedRow(const Record& stored) {
+  Record parked = stored;
+  parked.expires_at = absl::InfiniteFuture();
+  parked.version += 1;
+  return parked;
+}
+
+Record AgedRow(Record stored, absl::Duration by) {
+  stored.created_at -= by;
+  stored.claimed_at -= by;
+  stored.lease_expires_at -= by;
+  stored.expires_at -= by;
+  if (stored.gave_up != GaveUp::kNo) stored.gave_up_at -= by;
+  if (stored.state == RecordState::kFinal) stored.finalized_at -= by;
+  return stored;
+}
+
+bool IsChanged(const Record* stored, const Watched& watched, absl::Time now) {
+  return stored == nullptr || stored->version != watched.version ||
+         stored->lease_expires_at <= now;
+}
+
+bool KeepConflict(KeptConflicts& kept, const Record* record,
+                  const Conflict& conflict, absl::Time now) {
+  const ConflictId id = {conflict.id.scope, conflict.id.key,
+                         conflict.claim_token, conflict.response_digest};
+  const absl::Time life_began =
+      record == nullptr ? absl::InfinitePast() : record->created_at;
+  const auto of_record =
+      std::count_if(kept.begin(), kept.end(), [&](const auto& row) {
+        return std::get<0>(row.first) == conflict.id.scope &&
+               std::get<1>(row.first) == conflict.id.key &&
+               row.second.last_seen_at >= life_began;
+      });
+  if (!kept.contains(id) && of_record >= limits::kConflictsPerRecordMax) {
+    return false;
+  }
+  KeptConflict& row =
+      kept.try_emplace(id, KeptConflict{.status_code = conflict.status_code,
+                                        .first_seen_at = now})
+          .first->second;
+  row.last_seen_at = now;
+  row.count += 1;
+  return true;
+}
+
+int CountConflictsOf(const KeptConflicts& kept, const RecordId& id,
+                     const Record& record) {
+  std::set<std::string> digests;
+  for (const auto& [name, row] : kept) {
+    if (std::get<0>(name) == id.scope && std::get<1>(name) == id.key &&
+        row.last_seen_at >= record.created_at) {
+      digests.insert(std::get<3>(name));
+    }
+  }
+  return static_cast<int>(digests.size());
+}
+
+std::int64_t SweepConflictRows(KeptConflicts& kept, int limit,
+                               absl::Time before) {
+  std::int64_t deleted = 0;
+  for (auto row = kept.begin(); row != kept.end() && deleted < limit;) {
+    if (row->second.last_seen_at < before) {
+      row = kept.erase(row);
+      ++deleted;
+    } else {
+      ++row;
+    }
+  }
+  return deleted;
+}
+
+std::vector<KeptConflict> ConflictsAbout(const KeptConflicts& kept,
+                                         const RecordId& id) {
+  std::vector<KeptConflict> about;
+  for (const auto& [name, conflict] : kept) {
+    if (std::get<0>(name) == id.scope && std::get<1>(name) == id.key) {
+      about.push_back(conflict);
+    }
+  }
+  return about;
+}
 
 MemoryDatabase::MemoryDatabase(absl::Time start)
     : now_(start), rules_(DefaultRules()) {}
@@ -104,7 +207,7 @@ bool MemoryDatabase::Age(const RecordId& id, absl::Duration by) {
   MutexLock lock(mutex_);
   const auto found = records_.find(id);
   if (found == records_.end()) return false;
-  MoveBack(found->second, by);
+  found->second = AgedRow(std::move(found->second), by);
   return true;
 }
 
@@ -119,13 +222,7 @@ void MemoryDatabase::AgeConflicts(absl::Duration by) {
 std::vector<KeptConflict> MemoryDatabase::ConflictsOf(
     const RecordId& id) const {
   MutexLock lock(mutex_);
-  std::vector<KeptConflict> kept;
-  for (const auto& [name, conflict] : conflicts_) {
-    if (std::get<0>(name) == id.scope && std::get<1>(name) == id.key) {
-      kept.push_back(conflict);
-    }
-  }
-  return kept;
+  return ConflictsAbout(conflicts_, id);
 }
 
 MemoryTable::MemoryTable(MemoryDatabase& database, StatementHook hook)
@@ -159,17 +256,11 @@ MemoryTable::FinalizeOwned(Batch<FinalizeCommand> finalizes) {
         Answers recorded(finalizes.size());
         for (std::size_t i = 0; i < finalizes.size(); ++i) {
           const auto found = database_.records_.find(finalizes[i]->id);
-          if (found == database_.records_.end() ||
-              found->second.state != RecordState::kUnfinished) {
-            continue;
-          }
-          Decision<FinalizeOutcome> decision =
-              DecideFinalize(&found->second, *finalizes[i], database_.now_);
-          if (!decision.write.has_value() ||
-              decision.write->state != RecordState::kFinal) {
-            continue;
-          }
-          found->second = *std::move(decision.write);
+          if (found == database_.records_.end()) continue;
+          std::optional<Record> next =
+              FinalizedRow(found->second, *finalizes[i], database_.now_);
+          if (!next.has_value()) continue;
+          found->second = *std::move(next);
           recorded[i] = found->second.expires_at;
         }
         return recorded;
@@ -213,17 +304,10 @@ absl::StatusOr<std::vector<bool>> MemoryTable::Replace(
         for (std::size_t i = 0; i < replacements.size(); ++i) {
           const Replacement& one = *replacements[i];
           const auto found = database_.records_.find(*one.id);
-          if (found == database_.records_.end() ||
-              !IsWhatWasRead(found->second, *one.before)) {
-            continue;
-          }
-          Record next = *one.after;
-          if (one.before->state == RecordState::kFinal &&
-              next.state == RecordState::kFinal) {
-            next.response = std::move(found->second.response);
-            next.response_digest = std::move(found->second.response_digest);
-          }
-          found->second = std::move(next);
+          if (found == database_.records_.end()) continue;
+          std::optional<Record> next = ReplacedRow(found->second, one);
+          if (!next.has_value()) continue;
+          found->second = *std::move(next);
           replaced[i] = true;
         }
         return replaced;
@@ -238,33 +322,11 @@ absl::StatusOr<std::vector<bool>> MemoryTable::KeepConflicts(
         MutexLock lock(database_.mutex_);
         Answers kept;
         for (const Conflict* conflict : conflicts) {
-          auto& rows = database_.conflicts_;
-          const MemoryDatabase::ConflictId id = {
-              conflict->id.scope, conflict->id.key, conflict->claim_token,
-              conflict->response_digest};
-          const auto record = database_.records_.find(conflict->id);
-          const absl::Time life_began = record == database_.records_.end()
-                                            ? absl::InfinitePast()
-                                            : record->second.created_at;
-          const auto of_record =
-              std::count_if(rows.begin(), rows.end(), [&](const auto& row) {
-                return std::get<0>(row.first) == conflict->id.scope &&
-                       std::get<1>(row.first) == conflict->id.key &&
-                       row.second.last_seen_at >= life_began;
-              });
-          if (!rows.contains(id) &&
-              of_record >= limits::kConflictsPerRecordMax) {
-            kept.push_back(false);
-            continue;
-          }
-          KeptConflict& row =
-              rows.try_emplace(
-                      id, KeptConflict{.status_code = conflict->status_code,
-                                       .first_seen_at = database_.now_})
-                  .first->second;
-          row.last_seen_at = database_.now_;
-          row.count += 1;
-          kept.push_back(true);
+          const auto found = database_.records_.find(conflict->id);
+          kept.push_back(KeepConflict(
+              database_.conflicts_,
+              found == database_.records_.end() ? nullptr : &found->second,
+              *conflict, database_.now_));
         }
         return kept;
       });
@@ -273,25 +335,20 @@ absl::StatusOr<std::vector<bool>> MemoryTable::KeepConflicts(
 absl::StatusOr<std::vector<int>> MemoryTable::CountConflicts(
     Batch<RecordId> ids) {
   using Answers = std::vector<int>;
-  return Hooked(hook_, MemoryStatement::kCountConflicts,
-                [&]() -> absl::StatusOr<Answers> {
-                  MutexLock lock(database_.mutex_);
-                  Answers counts;
-                  for (const RecordId* id : ids) {
-                    std::set<std::string> digests;
-                    const auto record = database_.records_.find(*id);
-                    for (const auto& [name, row] : database_.conflicts_) {
-                      if (record != database_.records_.end() &&
-                          std::get<0>(name) == id->scope &&
-                          std::get<1>(name) == id->key &&
-                          row.last_seen_at >= record->second.created_at) {
-                        digests.insert(std::get<3>(name));
-                      }
-                    }
-                    counts.push_back(static_cast<int>(digests.size()));
-                  }
-                  return counts;
-                });
+  return Hooked(
+      hook_, MemoryStatement::kCountConflicts,
+      [&]() -> absl::StatusOr<Answers> {
+        MutexLock lock(database_.mutex_);
+        Answers counts;
+        for (const RecordId* id : ids) {
+          const auto found = database_.records_.find(*id);
+          counts.push_back(
+              found == database_.records_.end()
+                  ? 0
+                  : CountConflictsOf(database_.conflicts_, *id, found->second));
+        }
+        return counts;
+      });
 }
 
 absl::StatusOr<std::vector<bool>> MemoryTable::FindChanged(
@@ -303,9 +360,9 @@ absl::StatusOr<std::vector<bool>> MemoryTable::FindChanged(
         Answers changed;
         for (const Watched* one : watched) {
           const auto found = database_.records_.find(one->id);
-          changed.push_back(found == database_.records_.end() ||
-                            found->second.version != one->version ||
-                            found->second.lease_expires_at <= database_.now_);
+          changed.push_back(IsChanged(
+              found == database_.records_.end() ? nullptr : &found->second,
+              *one, database_.now_));
         }
         return changed;
       });
@@ -341,13 +398,11 @@ absl::StatusOr<SweepReport> MemorySweeper::SweepRecords(int limit) {
                   for (const auto& [expired_at, id] : due) {
                     const auto found = database_.records_.find(id);
                     // Somebody may have claimed it since it was chosen.
-                    if (found == database_.records_.end() ||
-                        found->second.expires_at > database_.now_) {
-                      continue;
-                    }
-                    if (IsHeldUnfinished(found->second)) {
-                      found->second.expires_at = absl::InfiniteFuture();
-                      found->second.version += 1;
+                    if (found == database_.records_.end()) continue;
+                    const Swept swept = SweepOf(found->second, database_.now_);
+                    if (swept == Swept::kStays) continue;
+                    if (swept == Swept::kParked) {
+                      found->second = ParkedRow(found->second);
                       ++report.parked;
                       continue;
                     }
@@ -366,18 +421,8 @@ absl::StatusOr<std::int64_t> MemorySweeper::SweepConflicts(
   return Hooked(hook_, MemoryStatement::kSweepConflicts,
                 [&]() -> absl::StatusOr<std::int64_t> {
                   MutexLock lock(database_.mutex_);
-                  std::int64_t deleted = 0;
-                  auto& rows = database_.conflicts_;
-                  for (auto row = rows.begin();
-                       row != rows.end() && deleted < limit;) {
-                    if (row->second.last_seen_at < database_.now_ - kept_for) {
-                      row = rows.erase(row);
-                      ++deleted;
-                    } else {
-                      ++row;
-                    }
-                  }
-                  return deleted;
+                  return SweepConflictRows(database_.conflicts_, limit,
+                                           database_.now_ - kept_for);
                 });
 }
 

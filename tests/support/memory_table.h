@@ -28,14 +28,48 @@ struct KeptConflict {
   std::int64_t count = 0;
 };
 
+// ---- What the statements do to one row: for whoever plays the database.
+
+// The row that FinalizeOwned() leaves; nullopt: it is not touched.
+std::optional<Record> FinalizedRow(const Record& stored,
+                                   const FinalizeCommand& finalize,
+                                   absl::Time now);
+// The row that Replace() leaves; nullopt: the guard does not hold.
+std::optional<Record> ReplacedRow(const Record& stored,
+                                  const Replacement& replacement);
+// What a sweep makes of a row.
+enum class Swept { kStays, kParked, kDeleted };
+Swept SweepOf(const Record& stored, absl::Time now);
+// The row that a sweep parked.
+Record ParkedRow(const Record& stored);
+// The row with all its times moved back by `by`.
+Record AgedRow(Record stored, absl::Duration by);
+// Is the record no longer as it was seen? Null: there is no row.
+bool IsChanged(const Record* stored, const Watched& watched, absl::Time now);
+
+// Evidence by scope, key, claim token and digest of the refused response.
+using ConflictId = std::tuple<std::string, std::string, Uuid, std::string>;
+using KeptConflicts = std::map<ConflictId, KeptConflict>;
+
+// KeepConflicts() for one refused response; `record`: the key's, or null.
+// False: the bound was reached.
+bool KeepConflict(KeptConflicts& kept, const Record* record,
+                  const Conflict& conflict, absl::Time now);
+// CountConflicts() for the record of `id`.
+int CountConflictsOf(const KeptConflicts& kept, const RecordId& id,
+                     const Record& record);
+// SweepConflicts(): at most `limit` of those last seen before that time.
+std::int64_t SweepConflictRows(KeptConflicts& kept, int limit,
+                               absl::Time before);
+// All evidence about `id`.
+std::vector<KeptConflict> ConflictsAbout(const KeptConflicts& kept,
+                                         const RecordId& id);
+
 // The records of one imagined database, and its clock, which stands still
 // until it is advanced. Any number of tables and sweepers may share it: they
 // are the lanes of one or several replicas. Thread-safe.
 class MemoryDatabase {
  public:
-  // Scope, key, claim token, digest of the refused response.
-  using ConflictId = std::tuple<std::string, std::string, Uuid, std::string>;
-
   // The clock starts at `start`, in whole microseconds; the rules hold the
   // policy `default` (30 s, at most 1 h, kept 24 h).
   explicit MemoryDatabase(
@@ -74,7 +108,7 @@ class MemoryDatabase {
   std::size_t body_bytes_max_ ABSL_GUARDED_BY(mutex_) =
       limits::kBodyGroupBytesMax;
   std::map<RecordId, Record> records_ ABSL_GUARDED_BY(mutex_);
-  std::map<ConflictId, KeptConflict> conflicts_ ABSL_GUARDED_BY(mutex_);
+  KeptConflicts conflicts_ ABSL_GUARDED_BY(mutex_);
 };
 
 enum class MemoryStatement {

@@ -14,7 +14,9 @@ IDEMPOTENCY_RUN_PACKAGES=(
 
 # What the tests need besides.
 IDEMPOTENCY_TEST_PACKAGES=(
-  libgtest-dev libgmock-dev libnghttp2-dev libcpp-httplib-dev python3 git procps
+  libgtest-dev libgmock-dev libnghttp2-dev libcpp-httplib-dev python3 git procps patch
+  libboost-context-dev
+  libevent-dev # what the unpacked PgBouncer is linked with
 )
 
 # What client/examples/ need besides.
@@ -103,33 +105,38 @@ apt_get() {
   rm -f "$log"
 }
 
-# ensure_promtool FOLDER unpacks Prometheus's promtool below FOLDER unless it is
-# there or installed. The package itself is not installed: it would run a
-# Prometheus on the developer's machine.
-ensure_promtool() {
-  local folder=$1
-  command -v promtool >/dev/null && return
-  [[ -x $folder/usr/bin/promtool ]] && return
+# ensure_unpacked FOLDER PACKAGE PROGRAM unpacks the program, a path such as
+# usr/bin/promtool, of a package below FOLDER unless it is there. The package
+# itself is not installed: it would run a service on the developer's machine.
+ensure_unpacked() {
+  local folder=$1 package=$2 program=$3
+  [[ -x $folder/$program ]] && return
   mkdir -p "$folder"
-  if ! download_promtool "$folder" 2>/dev/null; then
+  if ! download_package "$folder" "$package" 2>/dev/null; then
     ((EUID != 0)) || apt_get update -qq
-    download_promtool "$folder"
+    download_package "$folder" "$package"
   fi
   # Renamed when it is whole: an interrupted one would pass for it for ever.
   dpkg-deb --fsys-tarfile "$folder"/*.deb |
-    tar -x -O ./usr/bin/promtool >"$folder/promtool.part"
-  mkdir -p "$folder/usr/bin"
-  chmod +x "$folder/promtool.part"
-  mv "$folder/promtool.part" "$folder/usr/bin/promtool"
+    tar -x -O "./$program" >"$folder/program.part"
+  mkdir -p "$folder/${program%/*}"
+  chmod +x "$folder/program.part"
+  mv "$folder/program.part" "$folder/$program"
   rm -f "$folder"/*.deb
 }
 
-# It has been a package of its own since Debian 13.
-download_promtool() {
-  local package=prometheus
-  ! apt-cache show promtool >/dev/null 2>&1 || package=promtool
+download_package() {
   rm -f "$1"/*.deb
-  (cd "$1" && apt_get download "$package")
+  (cd "$1" && apt_get download "$2")
+}
+
+# ensure_promtool FOLDER unpacks Prometheus's promtool below FOLDER unless it is
+# there or installed. It has been a package of its own since Debian 13.
+ensure_promtool() {
+  command -v promtool >/dev/null && return
+  local package=promtool
+  apt-cache show promtool >/dev/null 2>&1 || package=prometheus
+  ensure_unpacked "$1" "$package" usr/bin/promtool
 }
 
 # ensure_npm leaves an npm that is there alone, wherever it came from.

@@ -51,6 +51,12 @@ void TcpGate::BlackHole() {
   loop_->Do([this] { loop_->modes().black_hole = true; });
 }
 
+void TcpGate::Stall(std::chrono::milliseconds time) {
+  loop_->Do([this, time] {
+    loop_->modes().stalled_until = Loop::Clock::now() + time;
+  });
+}
+
 void TcpGate::SwallowReplies(bool swallow) {
   loop_->Do([this, swallow] { loop_->modes().swallow_replies = swallow; });
 }
@@ -61,11 +67,27 @@ void TcpGate::CutAfterNextRequest(Cut cut) {
   });
 }
 
+void TcpGate::EndAtByte(Way way, std::int64_t byte, End end) {
+  loop_->Do([this, way, byte, end] {
+    loop_->modes().end_at_byte = {.way = way, .left = byte, .end = end};
+  });
+}
+
+void TcpGate::HalfClose(Way way) {
+  loop_->Do([this, way] { loop_->HalfCloseAll(way); });
+}
+
 void TcpGate::Delay(std::chrono::milliseconds requests,
                     std::chrono::milliseconds replies) {
   loop_->Do([this, requests, replies] {
     loop_->modes().request_delay = requests;
     loop_->modes().reply_delay = replies;
+  });
+}
+
+void TcpGate::Throttle(std::int64_t bytes_per_second) {
+  loop_->Do([this, bytes_per_second] {
+    loop_->modes().bytes_per_second = bytes_per_second;
   });
 }
 

@@ -25,7 +25,7 @@ class TcpGate {
     std::int64_t request_bytes = 0;  // forwarded to the server
     std::int64_t reply_bytes = 0;    // forwarded to clients
     std::int64_t swallowed_bytes = 0;
-    // Connections that CutAfterNextRequest has cut.
+    // Connections that CutAfterNextRequest or EndAtByte has ended.
     std::int64_t cuts = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
@@ -38,6 +38,12 @@ class TcpGate {
     // EndsWithReadyForQuery. For gRPC, whose replies may begin with frames
     // that are no answer, give one that knows the answer.
     std::function<bool(std::string_view reply)> answered;
+  };
+
+  enum class Way { kRequests, kReplies };
+  enum class End {
+    kReset,      // on both sides
+    kHalfClose,  // as HalfClose
   };
 
   // Whether PostgreSQL's reply ends with ReadyForQuery outside a transaction
@@ -55,9 +61,9 @@ class TcpGate {
   // Where clients connect, the same over Refuse and Open.
   int port() const;
 
-  // Forwards, at once and in both directions. Ends Refuse, BlackHole,
-  // SwallowReplies and Delay, and disarms CutAfterNextRequest. What a black
-  // hole held back arrives now.
+  // Forwards, at once and in both directions. Ends Refuse, BlackHole, Stall,
+  // SwallowReplies, Delay and Throttle, and disarms CutAfterNextRequest and
+  // EndAtByte. What a black hole held back arrives now.
   void Open();
 
   // Resets all connections and refuses new ones.
@@ -70,6 +76,9 @@ class TcpGate {
   // (the kernel accepts them) and get no answer.
   void BlackHole();
 
+  // A black hole that ends by itself after that time.
+  void Stall(std::chrono::milliseconds time);
+
   // While set, replies are read and thrown away; requests are forwarded.
   void SwallowReplies(bool swallow);
 
@@ -81,9 +90,22 @@ class TcpGate {
   void CutAfterNextRequest() { CutAfterNextRequest(Cut()); }
   void CutAfterNextRequest(Cut cut);
 
+  // Counts from now: the connection that the byte of that number belongs to
+  // ends right behind it, which may be within a message. 1 or more, of all
+  // connections together. Happens once a call.
+  void EndAtByte(Way way, std::int64_t byte, End end);
+
+  // On all connections of now: whoever receives that way sees the end of the
+  // stream, and what is still sent to it is thrown away. The other way goes on.
+  void HalfClose(Way way);
+
   // Delays each direction's bytes, those that arrive from now on.
   void Delay(std::chrono::milliseconds requests,
              std::chrono::milliseconds replies);
+
+  // Each way, all connections together, for the bytes that arrive from now on.
+  // 0: as fast as they come.
+  void Throttle(std::int64_t bytes_per_second);
 
   Counters counters() const;
 

@@ -22,6 +22,8 @@ constexpr std::size_t kStreamBytesMax = 1024 * 1024;
 // An answer that gets longer is taken to be complete.
 constexpr std::size_t kAnswerBytesMax = 16 * 1024 * 1024;
 constexpr int kBacklog = 1024;
+// A throttled direction is read in pieces of so long.
+constexpr std::chrono::milliseconds kThrottledPiece{10};
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address{};
@@ -139,6 +141,10 @@ void TcpGate::Loop::ResetBacklog() {
   }
 }
 
+void TcpGate::Loop::HalfCloseAll(Way way) {
+  for (Connection& connection : connections_) HalfClose(connection, way);
+}
+
 void TcpGate::Loop::Reset(Connection& connection) {
   ResetSocket(std::exchange(connection.client, -1));
   ResetSocket(std::exchange(connection.server, -1));
@@ -146,10 +152,12 @@ void TcpGate::Loop::Reset(Connection& connection) {
 
 void TcpGate::Loop::Run() {
   while (!stopping_) {
+    now_ = Clock::now();
     std::vector<Polled> polled;
     std::vector<pollfd> fds = Poll(&polled);
     if (poll(fds.data(), fds.size(), PollTimeout()) < 0) continue;
-    if (!modes_.black_hole && fds[1].revents != 0) Accept();
+    now_ = Clock::now();
+    if (fds[1].revents != 0) Accept();
     for (const Polled& p : polled) {
       if (!Serve(*p.connection, fds[p.client].revents, fds[p.server].revents)) {
         connections_.erase(p.connection);
@@ -181,32 +189,37 @@ void TcpGate::Loop::RunCommands() {
   changed_.notify_all();
 }
 
+bool TcpGate::Loop::HoldsBack() const {
+  return modes_.black_hole || now_ < modes_.stalled_until;
+}
+
 bool TcpGate::Loop::IsDue(const Stream& stream) const {
-  if (modes_.black_hole) return false;
+  if (HoldsBack()) return false;
   if (stream.chunks.empty()) {
     return stream.source_ended && !stream.end_passed_on;
   }
-  return stream.chunks.front().due <= Clock::now();
+  return stream.chunks.front().due <= now_;
 }
 
 // Sockets of which nothing is wanted are left out (-1): poll would report
 // their hang-up again and again.
 std::vector<pollfd> TcpGate::Loop::Poll(std::vector<Polled>* polled) {
+  const bool holds_back = HoldsBack();
   std::vector<pollfd> fds = {{wake_fd_, POLLIN, 0},
-                             {modes_.black_hole ? -1 : listener_, POLLIN, 0}};
+                             {holds_back ? -1 : listener_, POLLIN, 0}};
   const auto add = [&fds](int fd, bool readable, bool writable) {
     const int events = (readable ? POLLIN : 0) | (writable ? POLLOUT : 0);
     fds.push_back({events == 0 ? -1 : fd, static_cast<short>(events), 0});
   };
-  const auto has_room = [this](const Stream& stream) {
-    return !modes_.black_hole && !stream.source_ended &&
+  const auto has_room = [holds_back](const Stream& stream) {
+    return !holds_back && !stream.source_ended &&
            stream.bytes < kStreamBytesMax;
   };
   for (auto c = connections_.begin(); c != connections_.end(); ++c) {
     polled->push_back({c, fds.size(), fds.size() + 1});
     add(c->client, has_room(c->requests), IsDue(c->replies));
     if (c->connecting) {
-      add(c->server, false, !modes_.black_hole);
+      add(c->server, false, !holds_back);
     } else {
       add(c->server, has_room(c->replies), IsDue(c->requests));
     }
@@ -217,19 +230,22 @@ std::vector<pollfd> TcpGate::Loop::Poll(std::vector<Polled>* polled) {
 int TcpGate::Loop::PollTimeout() const {
   if (modes_.black_hole) return -1;
   std::optional<Clock::time_point> next;
-  const auto consider = [&next](const Stream& stream) {
+  const auto consider = [this, &next](const Stream& stream) {
     if (stream.chunks.empty()) return;
     const Clock::time_point due = stream.chunks.front().due;
     // One that is due waits for its socket, not for the time.
-    if (due > Clock::now() && (!next || due < *next)) next = due;
+    if (due > now_ && (!next || due < *next)) next = due;
   };
-  for (const Connection& connection : connections_) {
-    consider(connection.requests);
-    consider(connection.replies);
+  if (HoldsBack()) {
+    next = modes_.stalled_until;
+  } else {
+    for (const Connection& connection : connections_) {
+      consider(connection.requests);
+      consider(connection.replies);
+    }
   }
   if (!next) return -1;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - now_);
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60000));
 }
 
@@ -276,10 +292,12 @@ bool TcpGate::Loop::Serve(Connection& connection, short client_events,
     return false;
   }
   if (!connection.connecting && IsDue(connection.requests) &&
-      !WriteRequests(connection)) {
+      !Write(connection, Way::kRequests)) {
     return false;
   }
-  if (IsDue(connection.replies) && !WriteReplies(connection)) return false;
+  if (IsDue(connection.replies) && !Write(connection, Way::kReplies)) {
+    return false;
+  }
   if (connection.requests.end_passed_on && connection.replies.end_passed_on) {
     close(std::exchange(connection.client, -1));
     close(std::exchange(connection.server, -1));
@@ -288,22 +306,34 @@ bool TcpGate::Loop::Serve(Connection& connection, short client_events,
   return true;
 }
 
-namespace {
-
-// When bytes that arrive now are passed on: never before earlier ones.
-template <typename Chunks>
-std::chrono::steady_clock::time_point Due(const Chunks& chunks,
-                                          std::chrono::milliseconds delay) {
-  const auto due = std::chrono::steady_clock::now() + delay;
-  return chunks.empty() ? due : std::max(due, chunks.back().due);
+std::size_t TcpGate::Loop::BytesToRead() const {
+  if (modes_.bytes_per_second == 0) return kReadBytes;
+  const std::int64_t piece =
+      modes_.bytes_per_second * kThrottledPiece.count() / 1000;
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(
+      piece, 1, static_cast<std::int64_t>(kReadBytes)));
 }
 
-}  // namespace
+TcpGate::Loop::Clock::time_point TcpGate::Loop::Due(const Stream& stream,
+                                                    std::size_t bytes,
+                                                    Way way) {
+  Clock::time_point due = now_;
+  if (modes_.bytes_per_second > 0) {
+    Clock::time_point& passed =
+        way == Way::kRequests ? requests_passed_ : replies_passed_;
+    passed = std::max(passed, due) +
+             std::chrono::microseconds(static_cast<std::int64_t>(bytes) *
+                                       1'000'000 / modes_.bytes_per_second);
+    due = passed;
+  }
+  due += way == Way::kRequests ? modes_.request_delay : modes_.reply_delay;
+  return stream.chunks.empty() ? due : std::max(due, stream.chunks.back().due);
+}
 
 bool TcpGate::Loop::ReadRequests(Connection& connection) {
   Stream& stream = connection.requests;
   if (stream.source_ended) return true;
-  std::string bytes(kReadBytes, '\0');
+  std::string bytes(BytesToRead(), '\0');
   const ssize_t got = recv(connection.client, bytes.data(), bytes.size(), 0);
   if (got < 0) {
     if (WouldBlock()) return true;
@@ -315,10 +345,14 @@ bool TcpGate::Loop::ReadRequests(Connection& connection) {
     return true;
   }
   bytes.resize(static_cast<std::size_t>(got));
+  if (stream.half_closed) {
+    current_.swallowed_bytes += got;
+    return true;
+  }
   const bool begins_cut = MatchesCut(connection, bytes);
   stream.bytes += bytes.size();
-  stream.chunks.push_back({Due(stream.chunks, modes_.request_delay),
-                           std::move(bytes), 0, begins_cut});
+  const Clock::time_point due = Due(stream, bytes.size(), Way::kRequests);
+  stream.chunks.push_back({due, std::move(bytes), 0, begins_cut});
   return true;
 }
 
@@ -339,7 +373,7 @@ bool TcpGate::Loop::MatchesCut(Connection& connection,
 bool TcpGate::Loop::ReadReplies(Connection& connection) {
   Stream& stream = connection.replies;
   if (stream.source_ended) return true;
-  std::string bytes(kReadBytes, '\0');
+  std::string bytes(BytesToRead(), '\0');
   const ssize_t got = recv(connection.server, bytes.data(), bytes.size(), 0);
   if (got < 0 && WouldBlock()) return true;
   if (got > 0) {
@@ -367,61 +401,60 @@ bool TcpGate::Loop::TakeReply(Connection& connection, std::string bytes) {
     Reset(connection);
     return false;
   }
-  if (modes_.swallow_replies) {
+  Stream& stream = connection.replies;
+  if (modes_.swallow_replies || stream.half_closed) {
     current_.swallowed_bytes += static_cast<std::int64_t>(bytes.size());
     return true;
   }
-  Stream& stream = connection.replies;
   stream.bytes += bytes.size();
-  stream.chunks.push_back(
-      {Due(stream.chunks, modes_.reply_delay), std::move(bytes), 0, false});
+  const Clock::time_point due = Due(stream, bytes.size(), Way::kReplies);
+  stream.chunks.push_back({due, std::move(bytes), 0, false});
   return true;
 }
 
-bool TcpGate::Loop::WriteRequests(Connection& connection) {
-  Stream& stream = connection.requests;
+void TcpGate::Loop::HalfClose(Connection& connection, Way way) {
+  const bool requests = way == Way::kRequests;
+  Stream& stream = requests ? connection.requests : connection.replies;
+  shutdown(requests ? connection.server : connection.client, SHUT_WR);
+  stream.chunks.clear();
+  stream.bytes = 0;
+  stream.half_closed = stream.end_passed_on = true;
+}
+
+bool TcpGate::Loop::Write(Connection& connection, Way way) {
+  const bool requests = way == Way::kRequests;
+  Stream& stream = requests ? connection.requests : connection.replies;
+  const int receiver = requests ? connection.server : connection.client;
   while (!stream.chunks.empty() && IsDue(stream)) {
     Chunk& chunk = stream.chunks.front();
     if (chunk.begins_cut) connection.cutting = true;
+    std::size_t size = chunk.bytes.size() - chunk.written;
+    std::optional<EndingByte>& ending = modes_.end_at_byte;
+    const bool counts = ending.has_value() && ending->way == way;
+    if (counts) size = std::min(size, static_cast<std::size_t>(ending->left));
     const ssize_t sent =
-        send(connection.server, chunk.bytes.data() + chunk.written,
-             chunk.bytes.size() - chunk.written, MSG_NOSIGNAL);
+        send(receiver, chunk.bytes.data() + chunk.written, size, MSG_NOSIGNAL);
     if (sent < 0) {
       if (WouldBlock()) return true;
       Reset(connection);
       return false;
     }
-    current_.request_bytes += sent;
+    (requests ? current_.request_bytes : current_.reply_bytes) += sent;
     stream.bytes -= static_cast<std::size_t>(sent);
     chunk.written += static_cast<std::size_t>(sent);
     if (chunk.written == chunk.bytes.size()) stream.chunks.pop_front();
-  }
-  if (stream.chunks.empty() && stream.source_ended) {
-    shutdown(connection.server, SHUT_WR);
-    stream.end_passed_on = true;
-  }
-  return true;
-}
-
-bool TcpGate::Loop::WriteReplies(Connection& connection) {
-  Stream& stream = connection.replies;
-  while (!stream.chunks.empty() && IsDue(stream)) {
-    Chunk& chunk = stream.chunks.front();
-    const ssize_t sent =
-        send(connection.client, chunk.bytes.data() + chunk.written,
-             chunk.bytes.size() - chunk.written, MSG_NOSIGNAL);
-    if (sent < 0) {
-      if (WouldBlock()) return true;
-      Reset(connection);
-      return false;
+    if (!counts || (ending->left -= sent) > 0) continue;
+    const End end = std::exchange(ending, std::nullopt)->end;
+    ++current_.cuts;
+    if (end == End::kHalfClose) {
+      HalfClose(connection, way);
+      return true;
     }
-    current_.reply_bytes += sent;
-    stream.bytes -= static_cast<std::size_t>(sent);
-    chunk.written += static_cast<std::size_t>(sent);
-    if (chunk.written == chunk.bytes.size()) stream.chunks.pop_front();
+    Reset(connection);
+    return false;
   }
-  if (stream.chunks.empty() && stream.source_ended) {
-    shutdown(connection.client, SHUT_WR);
+  if (stream.chunks.empty() && stream.source_ended && !stream.half_closed) {
+    shutdown(receiver, SHUT_WR);
     stream.end_passed_on = true;
   }
   return true;

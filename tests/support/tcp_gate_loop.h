@@ -48,13 +48,23 @@ class TcpGate::Loop {
   void StopListening();
   void ResetAll();
   void ResetBacklog();
+  void HalfCloseAll(Way way);
+
+  struct EndingByte {
+    Way way;
+    std::int64_t left;  // of its direction, until the end
+    End end;
+  };
 
   struct Modes {
     bool black_hole = false;
+    Clock::time_point stalled_until;
     bool swallow_replies = false;
     std::unique_ptr<Cut> cut;
     std::chrono::milliseconds request_delay{0};
     std::chrono::milliseconds reply_delay{0};
+    std::optional<EndingByte> end_at_byte;
+    std::int64_t bytes_per_second = 0;  // zero: no bound
   };
   Modes& modes() { return modes_; }
 
@@ -73,6 +83,8 @@ class TcpGate::Loop {
     std::size_t bytes = 0;
     bool source_ended = false;
     bool end_passed_on = false;
+    // What still comes is thrown away.
+    bool half_closed = false;
   };
 
   struct Connection {
@@ -101,6 +113,8 @@ class TcpGate::Loop {
   std::vector<pollfd> Poll(std::vector<Polled>* polled);
   int PollTimeout() const;
   bool IsDue(const Stream& stream) const;
+  // A black hole, or a stall.
+  bool HoldsBack() const;
 
   void Accept();
   // False: the connection is over and its sockets are closed.
@@ -108,8 +122,11 @@ class TcpGate::Loop {
   bool ReadRequests(Connection& connection);
   bool ReadReplies(Connection& connection);
   bool TakeReply(Connection& connection, std::string bytes);
-  bool WriteRequests(Connection& connection);
-  bool WriteReplies(Connection& connection);
+  bool Write(Connection& connection, Way way);
+  void HalfClose(Connection& connection, Way way);
+  std::size_t BytesToRead() const;
+  // When `bytes` that arrive now are passed on: never before earlier ones.
+  Clock::time_point Due(const Stream& stream, std::size_t bytes, Way way);
   bool MatchesCut(Connection& connection, const std::string& bytes);
   void Reset(Connection& connection);
 
@@ -121,6 +138,12 @@ class TcpGate::Loop {
   int listener_ = -1;
   bool stopping_ = false;
   Modes modes_;
+  // One for all that is decided between two polls: what is found not to be due
+  // yet is waited for.
+  Clock::time_point now_;
+  // When a throttled direction has passed on what it was given.
+  Clock::time_point requests_passed_;
+  Clock::time_point replies_passed_;
   std::list<Connection> connections_;
   Counters current_;
 

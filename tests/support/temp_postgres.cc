@@ -7,6 +7,7 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -14,12 +15,16 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/store/postgres/child_process.h"
+#include "server/store/postgres/cluster_folder.h"
+#include "server/store/postgres/postgres_binaries.h"
 #include "tests/support/port.h"
 
 namespace idempotency {
 namespace {
 
 constexpr std::chrono::seconds kPauseTimeout{10};
+constexpr std::chrono::seconds kCopyTimeout{60};
 
 std::vector<pid_t> Children(pid_t parent) {
   std::ifstream file(
@@ -71,6 +76,25 @@ TempPostgres::~TempPostgres() {
 
 absl::StatusOr<std::unique_ptr<TempPostgres>> TempPostgres::Make(
     Options options) {
+  absl::StatusOr<std::unique_ptr<TempPostgres>> postgres =
+      MakeUnstarted(std::move(options));
+  if (!postgres.ok()) return postgres;
+  if (absl::Status s = (*postgres)->Start(); !s.ok()) return s;
+  return postgres;
+}
+
+absl::StatusOr<std::unique_ptr<TempPostgres>> TempPostgres::MakeStandby(
+    const TempPostgres& primary, const std::string& name) {
+  absl::StatusOr<std::unique_ptr<TempPostgres>> standby =
+      MakeUnstarted(primary.options_);
+  if (!standby.ok()) return standby;
+  if (absl::Status s = (*standby)->CopyFrom(primary, name); !s.ok()) return s;
+  if (absl::Status s = (*standby)->Start(); !s.ok()) return s;
+  return standby;
+}
+
+absl::StatusOr<std::unique_ptr<TempPostgres>> TempPostgres::MakeUnstarted(
+    Options options) {
   absl::StatusOr<std::unique_ptr<TempFolder>> folder = TempFolder::Make();
   if (!folder.ok()) return folder.status();
   std::unique_ptr<TempPostgres> postgres(
@@ -78,8 +102,34 @@ absl::StatusOr<std::unique_ptr<TempPostgres>> TempPostgres::Make(
   std::ofstream(postgres->hba_file_)
       << "local all,replication all trust\n"
          "host all,replication all 127.0.0.1/32 trust\n";
-  if (absl::Status s = postgres->Start(); !s.ok()) return s;
   return postgres;
+}
+
+absl::Status TempPostgres::CopyFrom(const TempPostgres& primary,
+                                    const std::string& name) {
+  const auto folder = ClusterFolder::Take(data_dir_);
+  if (!folder.ok()) return folder.status();
+  const auto binaries = FindPostgresBinaries("", std::nullopt);
+  if (!binaries.ok()) return binaries.status();
+  SpawnOptions copy;
+  // It leaves a cluster that is a standby and knows its primary.
+  copy.command = {binaries->folder + "/pg_basebackup",
+                  absl::StrCat("--dbname=host=127.0.0.1 port=", primary.port_,
+                               " user=idempotency application_name=", name),
+                  "--pgdata=" + (*folder)->unfinished_cluster_path(),
+                  "--write-recovery-conf",
+                  "--checkpoint=fast",
+                  "--no-sync"};
+  copy.run_as = (*folder)->run_as();
+  copy.working_directory = (*folder)->path();
+  copy.own_session = true;
+  copy.dies_with_thread = true;
+  const auto done = RunProgram(std::move(copy), kCopyTimeout);
+  if (!done.ok()) return done.status();
+  if (done->wait_status != 0) {
+    return absl::InternalError("pg_basebackup failed: " + done->output);
+  }
+  return (*folder)->AdoptFinishedCluster();
 }
 
 absl::StatusOr<TempPostgres*> TempPostgres::Shared() {
@@ -151,6 +201,14 @@ absl::StatusOr<std::string> TempPostgres::RunAt(const std::string& uri,
   const char* state = PQresultErrorField(result.get(), PG_DIAG_SQLSTATE);
   return absl::InternalError(absl::StrCat(state == nullptr ? "" : state, " ",
                                           PQerrorMessage(connection.get())));
+}
+
+absl::Status TempPostgres::Promote() {
+  const auto promoted = Run("SELECT pg_promote()");
+  if (!promoted.ok()) return promoted.status();
+  return *promoted == "t"
+             ? absl::OkStatus()
+             : absl::DeadlineExceededError("it is still a standby");
 }
 
 absl::Status TempPostgres::Stop(StopMode mode) {

@@ -40,6 +40,13 @@ class TempPostgres {
     return Make(Options());
   }
 
+  // Makes a standby of `primary` with that name (its application_name), starts
+  // it and returns when it takes connections, which can only read. It gets
+  // what the primary writes, over TCP. Settings and ports are its own; the
+  // primary must not be the shared one.
+  static absl::StatusOr<std::unique_ptr<TempPostgres>> MakeStandby(
+      const TempPostgres& primary, const std::string& name);
+
   // The one server that all tests of this process may share, started at the
   // first call, without fsync. Tests must not stop it. Thread-safe.
   static absl::StatusOr<TempPostgres*> Shared();
@@ -72,6 +79,10 @@ class TempPostgres {
   static absl::StatusOr<std::string> RunAt(const std::string& uri,
                                            const std::string& sql);
 
+  // Lets a standby follow its primary no longer; returns when it can be
+  // written.
+  absl::Status Promote();
+
   absl::Status Stop(StopMode mode = StopMode::kFast);
   // At the same port and with the same data. Nothing happens if it runs.
   absl::Status Start();
@@ -90,6 +101,10 @@ class TempPostgres {
 
  private:
   TempPostgres(Options options, std::unique_ptr<TempFolder> folder);
+
+  static absl::StatusOr<std::unique_ptr<TempPostgres>> MakeUnstarted(
+      Options options);
+  absl::Status CopyFrom(const TempPostgres& primary, const std::string& name);
 
   const Options options_;
   const std::unique_ptr<TempFolder> folder_;

@@ -31,5 +31,20 @@ TEST(OperationTest, AResponseSaysItsTypeUnlessThereIsNone) {
   EXPECT_EQ(MakeResponse(204, "", "").headers_size(), 0);
 }
 
+TEST(OperationTest, OnlyAnOutageAndAFullProcessAreNoCoordinator) {
+  const auto without_coordinator = [](absl::StatusCode code) {
+    return HasNoCoordinator({.outcome = RunOutcome::kUnavailable,
+                             .status = absl::Status(code, "")});
+  };
+  EXPECT_TRUE(without_coordinator(absl::StatusCode::kUnavailable));
+  EXPECT_TRUE(without_coordinator(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_TRUE(without_coordinator(absl::StatusCode::kResourceExhausted));
+  EXPECT_FALSE(without_coordinator(absl::StatusCode::kFailedPrecondition));
+  EXPECT_FALSE(without_coordinator(absl::StatusCode::kUnauthenticated));
+  EXPECT_FALSE(without_coordinator(absl::StatusCode::kDataLoss));
+  EXPECT_FALSE(HasNoCoordinator(
+      {.outcome = RunOutcome::kInDoubt, .status = absl::UnavailableError("")}));
+}
+
 }  // namespace
 }  // namespace idempotency

@@ -114,6 +114,16 @@ TEST_F(ReplayCacheTest, WhatIsOverWhenTheAnswerComesIsNotKept) {
 }
 
 // The key's first life was read, its second life is in the cache already.
+TEST_F(ReplayCacheTest, OneKeyInTwoScopesIsTwoRecords) {
+  Keep(cache_, {"orders", "key"}, Final(absl::Hours(1)));
+  EXPECT_FALSE(Has(cache_, {"orders/refunds", "key"}));
+  Keep(cache_, {"orders/refunds", "key"}, Final(absl::Hours(1), "other"));
+  const std::optional<ClaimOutcome> answer =
+      cache_.Answer(Asking({"orders", "key"}));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(std::get<Replay>(*answer).response.body, "{}");
+}
+
 TEST_F(ReplayCacheTest, AReadThatWasOvertakenChangesNothing) {
   const SteadyTime asked_at = clock_.Now();
   clock_.Advance(seconds(1));
@@ -168,6 +178,22 @@ TEST_F(ReplayCacheTest, WithoutBytesThereIsNone) {
   EXPECT_FALSE(Has(cache, IdOf(1)));
 }
 
+TEST_F(ReplayCacheTest, WhatIsForgottenAndWhatWasAskedForBeforeIsNotKept) {
+  Keep(cache_, IdOf(1), Final(absl::Hours(1)));
+  Keep(cache_, IdOf(2), Final(absl::Hours(1)));
+  const SteadyTime asked_at = clock_.Now();
+  clock_.Advance(seconds(1));
+  cache_.Forget(clock_.Now());
+  EXPECT_FALSE(Has(cache_, IdOf(1)));
+  EXPECT_FALSE(Has(cache_, IdOf(2)));
+  EXPECT_EQ(metrics_.replay_cache_entries, 0);
+  cache_.Keep(IdOf(1), {.record = Final(absl::Hours(1)), .now = Now()},
+              asked_at);
+  EXPECT_FALSE(Has(cache_, IdOf(1)));
+  Keep(cache_, IdOf(2), Final(absl::Hours(1)));
+  EXPECT_TRUE(Has(cache_, IdOf(2)));
+}
+
 TEST_F(ReplayCacheTest, ManyThreadsAreAnsweredWithTheRightRecord) {
   ReplayCache cache(kMiB, clock_, metrics_);
   constexpr int kKeys = 3000;
@@ -195,14 +221,20 @@ TEST_F(ReplayCacheTest, ManyThreadsAreAnsweredWithTheRightRecord) {
 
 // ---- In the engine.
 
-// Knows one record and counts how often it is asked.
+// Knows one record and counts how often it is asked. Fails with `*failure`
+// where that is an error.
 class OneRecordStore final : public Store {
  public:
-  explicit OneRecordStore(int& asked) : asked_(asked) {}
+  explicit OneRecordStore(int& asked, const absl::Status* failure = nullptr)
+      : asked_(asked), failure_(failure) {}
 
   std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) override {
     asked_ += static_cast<int>(claims.size());
     std::vector<ClaimAnswer> answers;
+    if (failure_ != nullptr && !failure_->ok()) {
+      answers.resize(claims.size(), {.outcome = *failure_});
+      return answers;
+    }
     const Record record = Final(absl::Hours(1));
     for (const ClaimCommand* claim : claims) {
       answers.push_back({.outcome = DecideClaim(&record, *claim, Now()).answer,
@@ -231,7 +263,41 @@ class OneRecordStore final : public Store {
 
  private:
   int& asked_;
+  const absl::Status* const failure_;
 };
+
+TEST_F(ReplayCacheTest, IsEmptiedWhenTheDatabaseAnswersAgainNotBefore) {
+  int asked = 0;
+  absl::Status failure;
+  const std::unique_ptr<Store> store = KeepingReplays(
+      std::make_unique<OneRecordStore>(asked, &failure), cache_, clock_);
+  const auto claim = [&](int key) {
+    const ClaimCommand command = Asking(IdOf(key));
+    const std::vector<const ClaimCommand*> batch = {&command};
+    store->ClaimBatch(batch);
+  };
+  claim(1);
+  claim(2);
+  EXPECT_TRUE(Has(cache_, IdOf(1)));
+  for (const absl::Status& away :
+       {absl::UnavailableError("away"), absl::UnknownError("cut")}) {
+    failure = away;
+    claim(2);
+    EXPECT_TRUE(Has(cache_, IdOf(1)));
+    failure = absl::OkStatus();
+    claim(2);
+    EXPECT_FALSE(Has(cache_, IdOf(1)));
+    EXPECT_TRUE(Has(cache_, IdOf(2)));
+    claim(1);
+    EXPECT_TRUE(Has(cache_, IdOf(1)));
+  }
+  // Nobody was away.
+  failure = absl::AbortedError("locked");
+  claim(2);
+  failure = absl::OkStatus();
+  claim(2);
+  EXPECT_TRUE(Has(cache_, IdOf(1)));
+}
 
 TEST(EngineReplayTest, AnswersFromMemoryInSubmitUntilItDrains) {
   ManualClock clock;
@@ -269,10 +335,16 @@ TEST(EngineReplayTest, AnswersFromMemoryInSubmitUntilItDrains) {
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(*answers[2], *answers[1]);
   EXPECT_EQ(*answers[3], *answers[0]);
+  engine.ForgetReplays();
+  submit(true);
+  EXPECT_EQ(answers.size(), 4u);
+  engine.lanes().front()->RunBatch();
+  ASSERT_EQ(answers.size(), 5u);
+  EXPECT_EQ(asked, 3);
   engine.StopAccepting();
   submit(true);
-  ASSERT_EQ(answers.size(), 5u);
-  EXPECT_EQ(ReasonOf(answers[4].status()), Reason::kDraining);
+  ASSERT_EQ(answers.size(), 6u);
+  EXPECT_EQ(ReasonOf(answers[5].status()), Reason::kDraining);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/store/postgres/factory.h"
 
 #include "server/core/optimistic_store.h"
+#include "server/store/postgres/connection.h"
 #include "server/store/postgres/record_table.h"
 #include "server/store/postgres/sweeper.h"
 
@@ -25,6 +26,14 @@ std::unique_ptr<Sweeper> MakePostgresSweeper(const ConnectionOptions& options,
                                              const Clock& clock,
                                              Metrics& metrics) {
   return std::make_unique<PgSweeper>(Counted(options, metrics), clock);
+}
+
+std::function<absl::Status()> MakeDurabilityCheck(
+    const ConnectionOptions& options, const Clock& clock, Durability required) {
+  if (required == Durability::kAny) return nullptr;
+  return [connection = std::make_shared<Connection>(options, clock), required] {
+    return CheckDurability(*connection, required);
+  };
 }
 
 }  // namespace idempotency

@@ -2,13 +2,16 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_FACTORY_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_FACTORY_H_
 
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "server/core/clock.h"
 #include "server/core/metrics.h"
 #include "server/core/reaper.h"
 #include "server/core/store.h"
 #include "server/store/postgres/connection_options.h"
+#include "server/store/postgres/durability.h"
 
 namespace idempotency {
 
@@ -22,6 +25,12 @@ std::unique_ptr<Store> MakePostgresStore(const ConnectionOptions& options,
 std::unique_ptr<Sweeper> MakePostgresSweeper(const ConnectionOptions& options,
                                              const Clock& clock,
                                              Metrics& metrics);
+
+// CheckDurability() over a connection of its own, made when it is first needed
+// and kept. To be called by one thread at a time. Null where nothing is
+// required.
+std::function<absl::Status()> MakeDurabilityCheck(
+    const ConnectionOptions& options, const Clock& clock, Durability required);
 
 }  // namespace idempotency
 

@@ -1,0 +1,23 @@
+// What the callers of one record may never be told, whatever the log says:
+// S1 to S4, S6, S8 and S11, and what acted in the outside world, S14.
+#ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_
+#define IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_
+
+#include "tests/fault/checker/database_clock.h"
+#include "tests/fault/checker/findings.h"
+#include "tests/fault/checker/key_check.h"
+#include "tests/fault/checker/run.h"
+
+namespace idempotency::fault {
+
+void CheckAnswers(const RecordId& id, const KeyHistory& key,
+                  const DatabaseClock& clock, Findings& findings);
+
+// `states`: after its Run().
+void CheckEffects(const RecordId& id, const KeyHistory& key,
+                  const KeyCheck& states, const DatabaseClock& clock,
+                  Findings& findings);
+
+}  // namespace idempotency::fault
+
+#endif  // IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_

@@ -1,0 +1,71 @@
+// The whole check of a run.
+//
+// Which promise is judged from what:
+//   S1 to S12, S15, S16, S18  answers and the log of changes
+//   S13  claim tokens and downstream keys of one record that turn up at another
+//   S14  the wallet's effects, and what claims were told before
+//   S17  the order of answers along the log; a log with a gap
+//   S19  the final table against the log and against acknowledged Finalizes
+//   S20  an answer DEADLINE_EXCEEDED with its reason says that the database
+//        never saw the call: then the log must not either. That nothing is
+//        sent late whose caller got no answer cannot be seen from here; the
+//        unit tests of the lane do that.
+//   L1   claims of an abandoned record, after the last fault: not three in a
+//   row
+//        over some time that end without a decision
+//   L2   calls of one record, after the last fault: likewise, and no decision
+//   L3   calls that end after their deadline, or never while their caller
+//        lived; of commands on a stream only the unit tests can tell
+//   L4   calls after the last fault: so many must end with a decision
+// L1, L2 and L4 need a note of the end of a fault, and leave out calls with
+// hardly any deadline or that their caller cancelled.
+#ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
+#define IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "tests/fault/checker/findings.h"
+#include "tests/fault/checker/key_check.h"
+#include "tests/fault/checker/run.h"
+
+namespace idempotency::fault {
+
+struct Limits {
+  // For the whole check.
+  absl::Duration budget = absl::Seconds(60);
+  // A call may end so much after its deadline.
+  absl::Duration late = absl::Milliseconds(100);
+  // So long after the end of the last fault everything is as before.
+  absl::Duration settle = absl::Seconds(5);
+  // A record's calls may fail for so long after that.
+  absl::Duration patience = absl::Seconds(2);
+  // Of the calls begun after `settle`.
+  double decided_share = 0.99;
+};
+
+// Fails where the check could not be made to its end: no clock, no time.
+absl::Status Check(const Run& run, const Limits& limits, Findings& findings);
+
+// ---- Its parts.
+
+// S7, in part: a refused response leaves evidence.
+void CheckEvidence(const RecordId& id, const KeyHistory& key,
+                   Findings& findings);
+void CheckFinalTable(const RecordId& id, const KeyHistory& key,
+                     Findings& findings);
+void CheckIsolation(const Run& run, Findings& findings);
+// L3
+void CheckReturns(const Run& run, const Limits& limits, Findings& findings);
+// L1 and L2 of one record, once faults have ended.
+void CheckProgress(const RecordId& id, const KeyHistory& key,
+                   const KeyCheck& states, const Limits& limits,
+                   std::int64_t settled, Findings& findings);
+// L4
+void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
+                  Findings& findings);
+
+}  // namespace idempotency::fault
+
+#endif  // IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_

@@ -1,0 +1,324 @@
+"""One round: traffic, faults of one class, traffic, and what the checker says
+of all of it."""
+
+import contextlib
+import dataclasses
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import programs
+from histories import Notes, Traffic, now
+from programs import ProgramError
+
+_SECOND = 1_000_000_000
+_CALLERS = 3
+# Ten threads share a key at most.
+_CALLER_FLAGS = ("--threads=9", "--threads_per_key=3", "--calls_per_key=90",
+                 "--rate=400")
+_BEFORE_SECONDS = 2
+_AFTER_SECONDS = 2
+# After the last fault of a round longer, since from the end of recovery on
+# nearly all calls have to be decided, and keys must not stay stuck.
+_LAST_AFTER_SECONDS = 4
+_SETTLE_SECONDS = 1
+_WARM_UP_SECONDS = 20
+_RECOVERY_SECONDS = 30
+_RATE_MIN = 100
+# Recovered: half of what was done before is done again.
+_RECOVERED_SHARE = 0.5
+# Calls under way at the end may last as long as their deadlines.
+_STOP_SECONDS = 60
+_CHECK_SECONDS = 90
+# Machines that run this are busy, and callers set some deadlines so short that
+# they must pass.
+_CHECKER_FLAGS = (f"--budget={_CHECK_SECONDS}s", "--late=2s",
+                  "--decided=0.95")
+# Of a line of the checker that says what was violated.
+INVARIANT = re.compile(r"([SL]\d+|ORDER)\b")
+
+
+@dataclasses.dataclass
+class Injection:
+    """One fault: its time, and the calls before, during and after it."""
+
+    begin: int
+    end: int = 0
+    rate_before: float = 0
+    during: int = 0
+    after: int = 0
+    recovered_ms: float | None = None
+
+    def why_not_counted(self):
+        if self.rate_before < _RATE_MIN:
+            return f"only {self.rate_before:.0f} calls/s before the fault"
+        if self.during == 0:
+            return "no call overlapped the fault"
+        if self.recovered_ms is None:
+            return f"no recovery within {_RECOVERY_SECONDS} s"
+        if self.after == 0:
+            return "no call succeeded after the fault"
+        return None
+
+
+class Caller:
+    """A process that makes calls and writes their history."""
+
+    def __init__(self, name, command, history, log):
+        self.name = name
+        self.history = history
+        self._process = programs.start(command, log, stdin=subprocess.PIPE,
+                                       stdout=log)
+
+    def is_running(self):
+        return self._process.poll() is None
+
+    def send_signal(self, number):
+        self._process.send_signal(number)
+
+    def kill(self):
+        programs.stop(self._process, signal.SIGKILL)
+        self._process.stdin.close()
+
+    def ask_to_stop(self):
+        self.send_signal(signal.SIGCONT)
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self):
+        """Until it has ended as it was asked to; returns its status."""
+        try:
+            status = self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            status = programs.stop(self._process, signal.SIGKILL)
+        self._process.stdin.close()
+        return status
+
+
+class Round:
+    """What a fault class is given: servers, callers, the database, and its own
+    random numbers. hold() and the like go on reading what callers write."""
+
+    def __init__(self, number, fault_class, deployment, seed, folder):
+        self.number = number
+        self.fault_class = fault_class
+        self.deployment = deployment
+        self.database = deployment.database
+        self.servers = deployment.servers
+        self.random = random.Random(f"{seed}/{number}/{fault_class.name}")
+        self.scope = f"fault/r{number:06}"
+        self.folder = folder
+        self.callers = []
+        self.injections = []
+        self.problems = []  # why the round as a whole does not count
+        self.traffic = Traffic()
+        self.wallet = None
+        self._named = 0
+        self._histories = []
+        self._notes = None
+        # An earlier run that was killed may have left one.
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+
+    @property
+    def began(self):
+        """Whether there is anything to check."""
+        return self._notes is not None and self.wallet is not None
+
+    # For fault classes.
+
+    def one_server(self):
+        return self.random.choice(self.servers)
+
+    def one_caller(self):
+        return self.random.choice(self.callers)
+
+    def hold(self, low, high):
+        """Waits so many seconds."""
+        end = time.monotonic() + self.random.uniform(low, high)
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+            self.traffic.read()
+
+    def start(self, *servers):
+        for server in servers:
+            server.start()
+        for server in servers:
+            server.wait_until_listening()
+
+    def rival(self, script):
+        """Waits for a session that runs these statements; returns whether it
+        did all of them."""
+        session = self.database.rival(script)
+        end = time.monotonic() + _RECOVERY_SECONDS
+        while session.poll() is None and time.monotonic() < end:
+            self.hold(0.05, 0.05)
+        return session.poll() == 0
+
+    def expect(self, truth, what):
+        """Part of the fault that must have worked for it to be one."""
+        if not truth:
+            self.problems.append("not so: " + what)
+
+    @contextlib.contextmanager
+    def noted(self, callers):
+        """What these callers do late meanwhile proves nothing."""
+        names = [caller.name for caller in callers]
+        for name in names:
+            self._notes.note(fault=self.fault_class.name, phase="begin",
+                             caller=name)
+        yield
+        for name in names:
+            self._notes.note(fault=self.fault_class.name, phase="end",
+                             caller=name)
+
+    def add_caller(self):
+        self._named += 1
+        name = f"c{self._named}"
+        history = os.path.join(self.folder, name + ".history")
+        servers = [server.address for server in self.servers]
+        self.random.shuffle(servers)
+        caller = Caller(name, [
+            self.deployment.programs.caller, "--servers=" + ",".join(servers),
+            "--scope=" + self.scope, "--history=" + history,
+            "--wallet=" + self.wallet.socket, "--name=" + name,
+            *_CALLER_FLAGS, "--mix=" + self.fault_class.mix,
+            f"--seed={self.random.randrange(1 << 31)}"], history,
+            self.deployment.log)
+        self.callers = [old for old in self.callers if old.is_running()]
+        self.callers.append(caller)
+        self._histories.append(history)
+        self.traffic.add(history)
+
+    # The round itself.
+
+    def play(self):
+        """Everything but the check. A ProgramError says why it broke off; the
+        callers are stopped in any case."""
+        self._notes = Notes(os.path.join(self.folder, "harness.history"))
+        self._notes.clock()
+        try:
+            self.wallet = self.deployment.start_wallet(self.folder)
+            for _ in range(_CALLERS):
+                self.add_caller()
+            self._warm_up()
+            for left in reversed(range(self.fault_class.injections)):
+                self._inject(_AFTER_SECONDS if left else _LAST_AFTER_SECONDS)
+                if self.injections[-1].recovered_ms is None:
+                    break
+        finally:
+            self._stop_callers()
+            self._notes.clock()
+            self._notes.close()
+            self.traffic.close()
+
+    def _warm_up(self):
+        """Until calls have been answered for long enough, often enough."""
+        window = _BEFORE_SECONDS * _SECOND
+        end = time.monotonic() + _WARM_UP_SECONDS
+        self.hold(_BEFORE_SECONDS, _BEFORE_SECONDS)
+        while time.monotonic() < end:
+            self.hold(0.1, 0.1)
+            if self.traffic.good_per_second(now() - window, now()) > _RATE_MIN:
+                return
+
+    def _inject(self, seconds_after):
+        begin = self._notes.note(fault=self.fault_class.name, phase="begin")
+        self._notes.clock()
+        injection = Injection(begin)
+        self.injections.append(injection)
+        self.fault_class.inject(self)
+        injection.end = self._notes.note(fault=self.fault_class.name,
+                                         phase="end")
+        self._wait_for_recovery(injection)
+        self.hold(seconds_after, seconds_after)
+        injection.during = self.traffic.overlapping(begin, injection.end)
+        injection.after = self.traffic.good_between(injection.end, now())
+
+    def _wait_for_recovery(self, injection):
+        self.traffic.read()
+        injection.rate_before = self.traffic.good_per_second(
+            injection.begin - _BEFORE_SECONDS * _SECOND, injection.begin)
+        end = injection.end + _RECOVERY_SECONDS * _SECOND
+        while now() < end:
+            recovered = self.traffic.recovered_at(
+                injection.end, injection.rate_before * _RECOVERED_SHARE)
+            if recovered is not None:
+                injection.recovered_ms = (recovered - injection.end) / 1e6
+                return
+            self.hold(0.05, 0.05)
+
+    def _stop_callers(self):
+        for caller in self.callers:
+            if caller.is_running():
+                caller.ask_to_stop()
+        for caller in self.callers:
+            status = caller.wait()
+            if status != 0:
+                self.problems.append(f"caller {caller.name} ended with "
+                                     f"{status}")
+        self.traffic.read()
+        if self.wallet is not None:
+            self.wallet.stop()
+
+    def start_check(self):
+        """Dumps what is left and starts the checker; finish_check() waits."""
+        paths = self.database.dump(self.scope, self.folder)
+        histories = [path for path in
+                     [*self._histories, self.wallet.history, self._notes.path]
+                     if os.path.exists(path)]
+        recovered_ms = max((injection.recovered_ms or 0
+                            for injection in self.injections), default=0)
+        settle = _SETTLE_SECONDS + recovered_ms / 1000
+        return Check(self, [self.deployment.programs.checker,
+                            f"--settle={settle:.2f}s", *_CHECKER_FLAGS,
+                            *(f"--{name}={path}" for name, path
+                              in paths.items()), *histories])
+
+
+class Check:
+    """fault-checker at work on a round, beside the next one."""
+
+    def __init__(self, round_, command):
+        self.round = round_
+        self._begun = time.monotonic()
+        self._output = os.path.join(round_.folder, "checker.log")
+        with open(os.path.join(round_.folder, "checker.command"), "w",
+                  encoding="utf-8") as file:
+            file.write(" ".join(command) + "\n")
+        with open(self._output, "w", encoding="utf-8") as log:
+            self._process = programs.start(["nice", "-n", "5", *command], log)
+
+    def finish(self):
+        """Waits for it; returns (counts, lines that say violations, why it is
+        no check)."""
+        left = self._begun + 2 * _CHECK_SECONDS - time.monotonic()
+        try:
+            status = self._process.wait(max(left, 0.01))
+        except subprocess.TimeoutExpired:
+            programs.stop(self._process, signal.SIGKILL)
+            status = None
+        with open(self._output, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        counts = {}
+        for line in lines:
+            if line.startswith("checked "):
+                counts = {name: int(value) for name, _, value in
+                          (word.partition("=") for word in line.split()[1:])
+                          if value.isdigit()}
+        violations = [line for line in lines if INVARIANT.match(line)]
+        if status is None:
+            return counts, violations, "the checker did not end"
+        if status not in (0, 1) or not counts:
+            return counts, violations, (f"the checker ended with {status}: "
+                                        + " ".join(lines[-2:]))
+        if (status == 1) != bool(violations):
+            return counts, violations, "the checker contradicts itself"
+        return counts, violations, None
+
+    def forget(self):
+        """The files of a round without violations are of no further use."""
+        shutil.rmtree(self.round.folder, ignore_errors=True)

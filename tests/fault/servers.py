@@ -1,0 +1,169 @@
+"""Servers under faults, each between two gates: one towards its callers and
+one towards PostgreSQL."""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+
+from ports import free_port
+from programs import ProgramError, start, stop
+
+_GATE_SECONDS = 10
+_START_SECONDS = 30
+
+
+class Gate:
+    """A fault-gate in front of a port of this machine. It is steered by lines
+    on its standard input; every one has taken effect when do() returns."""
+
+    def __init__(self, program, target_port, log, behind="postgres"):
+        """`behind` is what is spoken: postgres, grpc."""
+        self._process = start(
+            [program, f"--target={target_port}", f"--behind={behind}"], log,
+            signal.SIGKILL, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._replies = selectors.DefaultSelector()
+        self._replies.register(self._process.stdout, selectors.EVENT_READ)
+        word, _, port = self._read().partition(" ")
+        if word != "port":
+            raise ProgramError("the gate did not say its port")
+        self.port = int(port)
+
+    def do(self, command):
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+        reply = self._read()
+        if not reply.startswith("ok"):
+            raise ProgramError(f"the gate answered '{command}' with '{reply}'")
+        return reply[2:].strip()
+
+    def _read(self):
+        if not self._replies.select(_GATE_SECONDS):
+            raise ProgramError("a gate does not answer")
+        line = self._process.stdout.readline().decode().strip()
+        if not line:
+            raise ProgramError("a gate has ended")
+        return line
+
+    def close(self):
+        stop(self._process, signal.SIGKILL)
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+class Server:
+    """A server and its gates. The ports stay the same over restarts."""
+
+    # The replicas are to find out quickly what is over again, and to clean up
+    # while a round lasts.
+    _FLAGS = ("--drain_delay=200ms", "--drain_timeout=3s", "--reaper_pause=500ms")
+
+    def __init__(self, name, programs, database, log):
+        """`database` says the URI by the port of the gate to PostgreSQL."""
+        self.name = name
+        self.program = programs.server
+        self._log = log
+        self._port = free_port()
+        self.to_database = Gate(programs.gate, database.port, log)
+        self.to_callers = Gate(programs.gate, self._port, log, "grpc")
+        self._uri = database.uri_by(self.to_database.port)
+        self._process = None
+        self.changed = False
+
+    @property
+    def address(self):
+        """Where callers reach it."""
+        return f"127.0.0.1:{self.to_callers.port}"
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def is_running(self):
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, flags=(), environment=None, program=None):
+        """As others than usual if something is said; returns at once."""
+        self.changed = bool(flags or environment or program)
+        command = [program or self.program, f"--listen=127.0.0.1:{self._port}",
+                   "--database=" + self._uri, "--migrate", *self._FLAGS, *flags]
+        if environment:
+            command = ["env", *(f"{name}={value}" for name, value
+                                in environment.items()), *command]
+        self._process = start(command, self._log)
+
+    def wait_until_listening(self):
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            if not self.is_running():
+                raise ProgramError(f"server {self.name} ended with "
+                                   f"{self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise ProgramError(f"server {self.name} does not listen")
+            time.sleep(0.02)
+
+    def takes_calls(self):
+        """Does anybody speak HTTP/2 behind its port? The kernel alone takes
+        connections too."""
+        try:
+            with socket.create_connection(("127.0.0.1", self._port),
+                                          2) as probe:
+                probe.settimeout(2)
+                probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+                              b"\0\0\0\4\0\0\0\0\0")
+                return bool(probe.recv(1))
+        except OSError:
+            return False
+
+    def send_signal(self, number):
+        self._process.send_signal(number)
+
+    def kill(self):
+        """SIGKILL, also while it is stopped."""
+        stop(self._process, signal.SIGKILL)
+
+    def terminate(self, seconds=20):
+        """SIGTERM; returns the status that it ended with."""
+        return stop(self._process, signal.SIGTERM, seconds)
+
+    def restart(self, flags=(), environment=None, program=None):
+        """Drains, then starts as told."""
+        self.terminate()
+        self.start(flags, environment, program)
+        self.wait_until_listening()
+
+    def heal(self):
+        """As it was made: running, as usual, with gates open. Returns whether
+        it had to be started."""
+        for gate in (self.to_callers, self.to_database):
+            gate.do("open")
+        if self.is_running():
+            self.send_signal(signal.SIGCONT)
+            if not self.changed:
+                return False
+            self.terminate()
+        self.start()
+        return True
+
+    def close(self):
+        if self._process is not None:
+            if self.is_running():
+                self.send_signal(signal.SIGCONT)
+            stop(self._process, signal.SIGKILL)
+        self.to_callers.close()
+        self.to_database.close()
+
+
+def address_space(pid):
+    """Bytes of address space that a process uses."""
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))

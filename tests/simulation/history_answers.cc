@@ -1,0 +1,383 @@
+// What callers are told, compared with what the table went through.
+
+#include <algorithm>
+
+#include "server/core/errors.h"
+#include "tests/simulation/history_checker.h"
+#include "tests/simulation/history_text.h"
+#include "tests/support/record_rules.h"
+
+namespace idempotency {
+namespace {
+
+// An error after which nothing can have happened.
+bool IsCertain(const absl::Status& status) {
+  if (!HasReason(status)) return false;
+  switch (ReasonOf(status)) {
+    case Reason::kStoreUnavailable:
+    case Reason::kOverloaded:
+    case Reason::kDraining:
+    case Reason::kDeadlineExceeded:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Ended for a reason that says nothing of the record.
+bool IsTrouble(const absl::Status& status) {
+  return IsCertain(status) || !HasReason(status) ||
+         ReasonOf(status) == Reason::kOutcomeUnknown ||
+         ReasonOf(status) == Reason::kInternal;
+}
+
+// Is the record in the state that the Release says it brought about?
+bool IsReleasedAs(const Record& row, const ReleaseOutcome& outcome) {
+  if (row.state == RecordState::kReleased) {
+    return outcome.state == VisibleState::kReleased;
+  }
+  return outcome.state == VisibleState::kInDoubt && IsUnfinished(row) &&
+         IsGivenUp(row);
+}
+
+}  // namespace
+
+void HistoryChecker::CheckOwn(const Key& key, const std::string& text) {
+  if (!text.empty() && !text.starts_with(TextOf(key.id, ""))) {
+    Violate("S13", "told what another record holds");
+  }
+}
+
+void HistoryChecker::CheckOwn(const Key& key,
+                              const std::optional<Abandoned>& abandoned) {
+  if (abandoned.has_value()) CheckOwn(key, abandoned->checkpoint.value_or(""));
+}
+
+void HistoryChecker::Answer(const Sent& sent, const ClaimCommand& claim,
+                            const absl::StatusOr<ClaimOutcome>& answer) {
+  Key& key = KeyOf(claim.id);
+  const std::string name =
+      answer.ok() ? NameOfAnswer(*answer) : NameOfAnswer(answer.status());
+  if (keeps_history_) Note(key, "> " + TextOfCall(claim) + ": " + name);
+  ++answers_["Claim: " + name];
+  if (!answer.ok()) {
+    CheckRefusedClaim(sent, key, claim, answer.status());
+    return;
+  }
+  CheckKept(sent, key, *answer);
+  if (const auto* claimed = std::get_if<Claimed>(&*answer)) {
+    CheckClaimed(sent, key, claim, *claimed);
+  } else if (const auto* replay = std::get_if<Replay>(&*answer)) {
+    CheckReplay(sent, key, claim, *replay);
+  } else if (std::holds_alternative<InProgress>(*answer)) {
+    Explain(sent, key, "S5", name, [&](const Record* row, absl::Time now) {
+      return !CountsAsNone(row, now) && IsUnfinished(*row) &&
+             !IsOver(*row, now) && row->claim_token != claim.claim_token &&
+             row->request_hash == claim.request_hash;
+    });
+  } else if (std::holds_alternative<Mismatch>(*answer)) {
+    ExplainEvenIfLost(sent, key, "S11", name,
+                      [&](const Record* row, absl::Time now) {
+                        return !CountsAsNone(row, now) &&
+                               row->state != RecordState::kReleased &&
+                               row->request_hash != claim.request_hash;
+                      });
+  } else {
+    CheckOwn(key, std::get<InDoubt>(*answer).abandoned);
+    Explain(sent, key, "S16", name, [&](const Record* row, absl::Time now) {
+      return !CountsAsNone(row, now) && IsUnfinished(*row) &&
+             IsOver(*row, now) && row->held &&
+             row->claim_token != claim.claim_token && !claim.resolve_in_doubt;
+    });
+  }
+}
+
+// S4: the same claim token has the same grant for as long as nobody else had
+// one and the record lived.
+void HistoryChecker::CheckSameClaim(const Key& key, const ClaimCommand& claim,
+                                    const Told& told, const Claimed& claimed) {
+  if (told.fencing_token >= claimed.fencing_token) return;
+  const Record* first = nullptr;
+  for (const Moment& moment : key.moments) {
+    const Record* const row = moment.row.get();
+    if (row == nullptr || row->fencing_token < told.fencing_token) continue;
+    if (row->claim_token != claim.claim_token) return;
+    if (first == nullptr) first = row;
+    if (row->created_at != first->created_at) return;
+  }
+  Violate("S4", "a claim that was sent again has another grant");
+}
+
+void HistoryChecker::CheckClaimed(const Sent& sent, Key& key,
+                                  const ClaimCommand& claim,
+                                  const Claimed& claimed) {
+  CheckOwn(key, claimed.abandoned);
+  const Moment* const moment = Explain(
+      sent, key, "S1", "Claimed", [&](const Record* row, absl::Time now) {
+        return !CountsAsNone(row, now) && IsUnfinished(*row) &&
+               row->claim_token == claim.claim_token &&
+               row->fencing_token == claimed.fencing_token &&
+               row->attempt == claimed.attempt &&
+               row->freed_count == claimed.freed_count &&
+               row->lease_expires_at == claimed.lease_expires_at &&
+               row->abandoned == claimed.abandoned &&
+               row->request_hash == claim.request_hash;
+      });
+  if (moment != nullptr) {
+    key.granted_lives.emplace(claimed.fencing_token, moment->row->created_at);
+  }
+  // Counted from when he asked, it must be over no later than the lease.
+  if (claimed.lease <= absl::ZeroDuration() ||
+      sent.time + claimed.lease > claimed.lease_expires_at) {
+    Violate("S3", "more of the lease was promised than there is");
+  }
+  if (claimed.fencing_token < sent.fencing_token ||
+      (claimed.fencing_token == sent.fencing_token &&
+       claim.claim_token != sent.owner)) {
+    Violate("S2", "a later grant has no higher fencing token");
+  }
+  Told& mine = key.told[claim.claim_token];
+  if (mine.fencing_token != 0) CheckSameClaim(key, claim, mine, claimed);
+  if (mine.fencing_token < claimed.fencing_token) {
+    mine = {.fencing_token = claimed.fencing_token,
+            .lease_end = claimed.lease_expires_at,
+            .first_told = now()};
+  }
+  if (mine.fencing_token == claimed.fencing_token) {
+    mine.lease_end = std::max(mine.lease_end, claimed.lease_expires_at);
+  }
+  for (const auto& [token, other] : key.told) {
+    const bool mine_is_first = mine.fencing_token < other.fencing_token;
+    const Told& first = mine_is_first ? mine : other;
+    const Told& second = mine_is_first ? other : mine;
+    const Uuid& owner = mine_is_first ? claim.claim_token : token;
+    if (token != claim.claim_token && second.first_told < first.lease_end &&
+        !key.may_give_up.contains(owner)) {
+      Violate("S3", "two callers were told that the key is theirs");
+    }
+  }
+  if (claimed.fencing_token > key.told_fencing_token) {
+    key.told_fencing_token = claimed.fencing_token;
+    key.told_owner = claim.claim_token;
+  }
+}
+
+void HistoryChecker::CheckReplay(const Sent& sent, Key& key,
+                                 const ClaimCommand& claim,
+                                 const Replay& replay) {
+  CheckOwn(key, replay.response.body);
+  ExplainEvenIfLost(
+      sent, key, "S10", "Replay", [&](const Record* row, absl::Time now) {
+        if (CountsAsNone(row, now) || row->state != RecordState::kFinal ||
+            row->response != replay.response ||
+            row->request_hash != claim.request_hash) {
+          return false;
+        }
+        const auto finalizes = key.finalizes.find(row->response_digest);
+        return finalizes != key.finalizes.end() &&
+               finalizes->second.contains(row->claim_token);
+      });
+}
+
+void HistoryChecker::CheckRefusedClaim(const Sent& sent, Key& key,
+                                       const ClaimCommand& claim,
+                                       const absl::Status& status) {
+  if (IsCertain(status) && key.claims[claim.claim_token] == 1) {
+    const bool granted = std::any_of(
+        key.owners.begin(), key.owners.end(),
+        [&](const auto& owner) { return owner.second == claim.claim_token; });
+    if (granted) Violate("S15", "granted, and told " + NameOfAnswer(status));
+    key.never_granted.insert(claim.claim_token);
+  }
+  if (IsTrouble(status)) return;
+  const Reason reason = ReasonOf(status);
+  Explain(sent, key, "S12", NameOfAnswer(status),
+          [&](const Record* row, absl::Time now) {
+            if (reason == Reason::kUnknownPolicy) {
+              return CountsAsNone(row, now) ||
+                     row->state == RecordState::kReleased;
+            }
+            if (CountsAsNone(row, now)) {
+              return reason == Reason::kRecordNotFound &&
+                     claim.renew_fencing_token != 0;
+            }
+            const bool mine = row->claim_token == claim.claim_token;
+            if (reason == Reason::kClaimReleased) {
+              return mine &&
+                     (row->state == RecordState::kReleased || IsGivenUp(*row));
+            }
+            return reason == Reason::kClaimSuperseded &&
+                   claim.renew_fencing_token != 0 &&
+                   (!mine || row->fencing_token != claim.renew_fencing_token);
+          });
+}
+
+// S8, as callers see it: what was acknowledged before they asked.
+void HistoryChecker::CheckKept(const Sent& sent, const Key& key,
+                               const ClaimOutcome& outcome) {
+  for (const Acknowledged& one : key.acknowledged) {
+    if (sent.sequence < one.sequence || now() >= one.until) continue;
+    if (std::holds_alternative<Mismatch>(outcome)) continue;
+    const auto* const replay = std::get_if<Replay>(&outcome);
+    if (replay == nullptr || replay->response != one.response) {
+      Violate("S8", std::string(NameOfAnswer(outcome)) +
+                        " instead of the recorded response");
+    }
+  }
+}
+
+void HistoryChecker::Answer(const Sent& sent, const FinalizeCommand& finalize,
+                            const absl::StatusOr<FinalizeOutcome>& answer) {
+  constexpr const char* kNames[] = {"recorded", "recorded without body",
+                                    "released", "in doubt"};
+  Key& key = KeyOf(finalize.id);
+  const std::string name = answer.ok()
+                               ? kNames[static_cast<int>(answer->result)]
+                               : NameOfAnswer(answer.status());
+  if (keeps_history_) Note(key, "> " + TextOfCall(finalize) + ": " + name);
+  ++answers_["Finalize: " + name];
+  if (!answer.ok()) {
+    CheckRefusedFinalize(sent, key, finalize, answer.status());
+    return;
+  }
+  if (answer->result == FinalizeResult::kRecorded) {
+    CheckRecorded(sent, key, finalize);
+    return;
+  }
+  const bool held = answer->result == FinalizeResult::kInDoubt;
+  Explain(sent, key, "S7", "given up", [&](const Record* row, absl::Time) {
+    // Even if the record has expired since it was read.
+    return row != nullptr && IsUnfinished(*row) &&
+           row->claim_token == finalize.claim_token &&
+           row->gave_up == GaveUp::kServerError && row->held == held;
+  });
+}
+
+void HistoryChecker::CheckRecorded(const Sent& sent, Key& key,
+                                   const FinalizeCommand& finalize) {
+  absl::Time until = absl::InfinitePast();
+  Explain(sent, key, "S7", "recorded", [&](const Record* row, absl::Time) {
+    // Even if the record has expired since it was read.
+    if (row == nullptr || row->state != RecordState::kFinal ||
+        row->claim_token != finalize.claim_token ||
+        row->response_digest != finalize.response_digest) {
+      return false;
+    }
+    const Policy& policy = row->policy;
+    until = row->finalized_at +
+            policy.retention.value_or(policy.retention_after_finalize.value_or(
+                absl::InfiniteDuration()));
+    return true;
+  });
+  for (const Acknowledged& one : key.acknowledged) {
+    if (now() < one.until && one.digest != finalize.response_digest) {
+      Violate("S6", "two responses of one key were acknowledged");
+    }
+  }
+  key.acknowledged.push_back({.digest = finalize.response_digest,
+                              .response = finalize.response,
+                              .sequence = ++sequence_,
+                              .until = until});
+}
+
+void HistoryChecker::CheckRefusedFinalize(const Sent& sent, Key& key,
+                                          const FinalizeCommand& finalize,
+                                          const absl::Status& status) {
+  if (IsCertain(status) && key.sendings[finalize.response_digest] == 1) {
+    const bool recorded = std::any_of(
+        key.moments.begin(), key.moments.end(), [&](const Moment& moment) {
+          return moment.row != nullptr &&
+                 moment.row->response_digest == finalize.response_digest;
+        });
+    if (recorded) Violate("S15", "recorded, and told " + NameOfAnswer(status));
+    key.never_recorded.insert(finalize.response_digest);
+  }
+  if (IsTrouble(status)) return;
+  if (database_.ConflictsOf(finalize.id).empty()) {
+    Violate("S7", "a refused response left no evidence");
+  }
+  const Reason reason = ReasonOf(status);
+  Explain(sent, key, "S7", NameOfAnswer(status),
+          [&](const Record* row, absl::Time now) {
+            if (CountsAsNone(row, now)) {
+              return reason == Reason::kRecordNotFound;
+            }
+            if (row->claim_token != finalize.claim_token) {
+              return reason == Reason::kClaimSuperseded;
+            }
+            if (row->state == RecordState::kReleased) {
+              return reason == Reason::kClaimReleased;
+            }
+            return reason == Reason::kAlreadyFinalized &&
+                   row->state == RecordState::kFinal &&
+                   row->response_digest != finalize.response_digest;
+          });
+}
+
+void HistoryChecker::Answer(const Sent& sent, const LookupCommand& lookup,
+                            const absl::StatusOr<LookupOutcome>& answer) {
+  Key& key = KeyOf(lookup.id);
+  const std::string name =
+      answer.ok() ? "found" : NameOfAnswer(answer.status());
+  if (keeps_history_) Note(key, "> Lookup: " + name);
+  ++answers_["Lookup: " + name];
+  if (answer.ok()) {
+    CheckFound(sent, key, *answer);
+  } else if (!IsTrouble(answer.status())) {
+    Explain(sent, key, "S8", name, CountsAsNone);
+  }
+}
+
+void HistoryChecker::CheckFound(const Sent& sent, Key& key,
+                                const LookupOutcome& found) {
+  CheckOwn(key, found.record.response.body);
+  CheckOwn(key, found.record.checkpoint.value_or(""));
+  CheckOwn(key, found.record.abandoned);
+  Explain(sent, key, "S8", "of a Lookup",
+          [&](const Record* row, absl::Time now) {
+            return !CountsAsNone(row, now) && *row == found.record;
+          });
+  constexpr int kRanks[] = {0, 2, 1};  // by RecordState
+  const Progress progress = {
+      .created_at = found.record.created_at,
+      .fencing_token = found.record.fencing_token,
+      .rank = kRanks[static_cast<int>(found.record.state)]};
+  if (sent.sequence > key.fell_back && progress.Tied() < sent.progress.Tied()) {
+    Violate("S17", "told of an earlier state than somebody before");
+  }
+  for (const Acknowledged& one : key.acknowledged) {
+    if (sent.sequence < one.sequence || now() >= one.until) continue;
+    if (found.record.response_digest != one.digest) {
+      Violate("S8", "a Lookup without the recorded response");
+    }
+  }
+}
+
+void HistoryChecker::Answer(const Sent& sent, const ReleaseCommand& release,
+                            const absl::StatusOr<ReleaseOutcome>& answer) {
+  Key& key = KeyOf(release.id);
+  const std::string name =
+      answer.ok() ? (answer->released ? "released" : "not released")
+                  : NameOfAnswer(answer.status());
+  if (keeps_history_) Note(key, "> " + TextOfCall(release) + ": " + name);
+  ++answers_["Release: " + name];
+  if (!answer.ok() && IsTrouble(answer.status())) return;
+  Explain(sent, key, "S12", "of a Release",
+          [&](const Record* row, absl::Time now) {
+            const bool mine =
+                row != nullptr && row->claim_token == release.claim_token;
+            if (answer.ok() && answer->released) {
+              // Even if the record has expired since it was read.
+              return mine && IsReleasedAs(*row, *answer);
+            }
+            if (CountsAsNone(row, now)) return answer.ok();
+            if (answer.ok()) {
+              return row->state == RecordState::kReleased && !mine;
+            }
+            return ReasonOf(answer.status()) == Reason::kAlreadyFinalized
+                       ? row->state == RecordState::kFinal
+                       : IsUnfinished(*row) && !mine;
+          });
+}
+
+}  // namespace idempotency

@@ -1,0 +1,201 @@
+#include "tests/simulation/history_checker.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tests/simulation/history_text.h"
+#include "tests/support/record_rules.h"
+
+namespace idempotency {
+
+HistoryChecker::HistoryChecker(Database& database) : database_(database) {
+  database_.Observe(this);
+}
+
+HistoryChecker::Key& HistoryChecker::KeyOf(const RecordId& id) {
+  Key& key = keys_[id];
+  if (key.moments.empty()) {
+    key.id = id;
+    key.moments.push_back({.sequence = 0, .time = now()});
+  }
+  current_ = &key;
+  return key;
+}
+
+void HistoryChecker::Violate(const std::string& promise,
+                             const std::string& what) {
+  std::string violation = promise + ": " + what;
+  if (current_ != nullptr) {
+    violation += " (" + current_->id.scope + "/" + current_->id.key + ")";
+    violated_.insert(current_->id);
+    Note(*current_, violation);
+  }
+  violations_.push_back(std::move(violation));
+}
+
+void HistoryChecker::ViolateAbout(const RecordId& id,
+                                  const std::string& promise,
+                                  const std::string& what) {
+  KeyOf(id);
+  Violate(promise, what);
+}
+
+void HistoryChecker::Note(const Key& key, const std::string& line) {
+  if (!keeps_history_) return;
+  history_.emplace_back(key.id, TimeText(now()) + " " + key.id.scope + "/" +
+                                    key.id.key + " " + line);
+}
+
+std::vector<std::string> HistoryChecker::History() const {
+  std::vector<std::string> lines;
+  for (const auto& [id, line] : history_) {
+    if (violated_.empty() || violated_.contains(id)) lines.push_back(line);
+  }
+  return lines;
+}
+
+// ---- What the table goes through.
+
+void HistoryChecker::RowChanged(const RecordId& id, const RecordPtr& after) {
+  Key& key = KeyOf(id);
+  const RecordPtr before = key.moments.back().row;
+  key.moments.push_back({.sequence = ++sequence_, .time = now(), .row = after});
+  if (keeps_history_) Note(key, "row " + TextOfRow(after.get()));
+  CheckChange(key, before.get(), after.get());
+}
+
+void HistoryChecker::RowFellBack(const RecordId& id, const RecordPtr& after) {
+  Key& key = KeyOf(id);
+  for (auto moment = key.moments.rbegin();
+       moment != key.moments.rend() && moment->row != after; ++moment) {
+    moment->lost = true;
+  }
+  key.moments.push_back({.sequence = ++sequence_, .time = now(), .row = after});
+  if (keeps_history_) Note(key, "fell back to " + TextOfRow(after.get()));
+  key.fell_back = sequence_;
+  key.fell_back_at = now();
+  key.told_progress = {};
+
+  // What somebody was told to be his must not be gone.
+  const std::int64_t left = after == nullptr ? 0 : after->fencing_token;
+  const auto granted = std::find_if(
+      key.moments.begin(), key.moments.end(), [&](const Moment& moment) {
+        return moment.row != nullptr &&
+               moment.row->fencing_token == key.told_fencing_token;
+      });
+  if (granted != key.moments.end() && granted->lost) {
+    Violate("S2", "an acknowledged grant was lost");
+  }
+  for (const Acknowledged& one : key.acknowledged) {
+    if (now() < one.until &&
+        (after == nullptr || after->state != RecordState::kFinal ||
+         after->response_digest != one.digest)) {
+      Violate("S8", "an acknowledged response was lost");
+    }
+  }
+  key.fencing_token = std::max(left, key.told_fencing_token);
+  key.owners.erase(key.owners.upper_bound(key.fencing_token), key.owners.end());
+}
+
+void HistoryChecker::CheckChange(Key& key, const Record* before,
+                                 const Record* after) {
+  // A grant is judged by the time that it was made at, not by the commit's.
+  absl::Time time = now();
+  bool resolves = false;
+  if (after != nullptr) {
+    if (before == nullptr || after->created_at != before->created_at) {
+      time = after->created_at;
+    } else if (after->fencing_token != before->fencing_token) {
+      time = after->claimed_at;
+    }
+    resolves = key.resolving.contains(after->claim_token);
+  }
+  idempotency::CheckChange(
+      before, after, time, resolves,
+      [this](const std::string& promise, const std::string& what) {
+        Violate(promise, what);
+      });
+  if (after == nullptr) return;
+  if (after->fencing_token != key.fencing_token) NoteOwner(key, *after);
+  const bool was_final =
+      before != nullptr && before->state == RecordState::kFinal;
+  if (!was_final && after->state == RecordState::kFinal) {
+    CheckResponse(key, *after);
+  }
+}
+
+void HistoryChecker::CheckResponse(Key& key, const Record& after) {
+  const auto sent = key.responses.find(after.response_digest);
+  if (sent == key.responses.end()) {
+    Violate("S10", "a response that nobody sent was recorded");
+  } else if (sent->second != after.response) {
+    Violate("S9", "the response is not the one that was sent");
+  }
+  if (key.never_recorded.contains(after.response_digest)) {
+    Violate("S15", "recorded after an error that was certain");
+  }
+}
+
+void HistoryChecker::NoteOwner(Key& key, const Record& after) {
+  if (after.fencing_token < key.fencing_token) {
+    Violate("S2", "a fencing token went back");
+  }
+  key.fencing_token = std::max(key.fencing_token, after.fencing_token);
+  const auto owner =
+      key.owners.emplace(after.fencing_token, after.claim_token).first;
+  if (owner->second != after.claim_token) {
+    Violate("S1", "one fencing token for two claim tokens");
+  }
+  if (key.never_granted.contains(after.claim_token)) {
+    Violate("S15", "granted after an error that was certain");
+  }
+}
+
+// ---- What the channel did, and the end.
+
+void HistoryChecker::Effect(const RecordId& id, std::int64_t fencing_token,
+                            const std::string& downstream_key) {
+  Key& key = KeyOf(id);
+  if (keeps_history_) Note(key, "effect " + downstream_key);
+  const auto life = key.granted_lives.find(fencing_token);
+  if (life == key.granted_lives.end()) {
+    Violate("S14", "an effect of an attempt that was not granted");
+    return;
+  }
+  const std::string& first =
+      key.effects.emplace(life->second, downstream_key).first->second;
+  if (first != downstream_key) Violate("S14", "two effects in one life");
+}
+
+bool HistoryChecker::WasRecorded(const RecordId& id, std::int32_t status_code,
+                                 const std::string& body) const {
+  const auto found = keys_.find(id);
+  if (found == keys_.end()) return false;
+  return std::any_of(found->second.moments.begin(), found->second.moments.end(),
+                     [&](const Moment& moment) {
+                       return moment.row != nullptr && !moment.lost &&
+                              moment.row->state == RecordState::kFinal &&
+                              moment.row->response.status_code == status_code &&
+                              moment.row->response.body == body;
+                     });
+}
+
+void HistoryChecker::CheckEnd() {
+  for (auto& [id, key] : keys_) {
+    current_ = &key;
+    const RecordPtr row = database_.Find(id);
+    if (row != key.moments.back().row) {
+      Violate("S19", "a change that nobody saw");
+    }
+    for (const Acknowledged& one : key.acknowledged) {
+      if (now() < one.until &&
+          (row == nullptr || row->state != RecordState::kFinal ||
+           row->response_digest != one.digest)) {
+        Violate("S19", "an acknowledged response is not there");
+      }
+    }
+  }
+  current_ = nullptr;
+}
+
+}  // namespace idempotency

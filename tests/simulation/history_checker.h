@@ -1,0 +1,223 @@
+// Compares what callers were told with what the table of records went through,
+// and both with what the coordinator promises. It shares no decision with the
+// server: it has its own idea of when a record counts as none.
+//
+// The names of the promises: S1 a fencing token has one owner; S2 fencing
+// tokens grow; S3 one live owner; S4 a claim sent again is the same claim; S5
+// nobody waits for himself; S6 one response; S7 only the owner ends an attempt;
+// S8 a recorded response stays; S9 it is replayed byte for byte; S10 only what
+// was recorded is replayed; S11 another request changes nothing; S12 a release
+// is for good; S13 nothing of another scope or key is told; S14 one effect in a
+// record's life, and only of an attempt that was granted; S15 an error that is
+// certain is certain; S16 a takeover is told; S17 nobody who asks later is told
+// of an earlier state; S18 nothing is forgotten early; S19 at the end the table
+// holds what was acknowledged.
+//
+// When a standby takes over that lacks what nobody was told of, the table falls
+// back: what was acknowledged must still be there, and what others had read of
+// the rest may be told for a while (see server/core/replay_cache.h).
+#ifndef IDEMPOTENCY_TESTS_SIMULATION_HISTORY_CHECKER_H_
+#define IDEMPOTENCY_TESTS_SIMULATION_HISTORY_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/core/types.h"
+#include "tests/simulation/database.h"
+
+namespace idempotency {
+
+// Not thread-safe.
+class HistoryChecker final : public DatabaseObserver {
+ public:
+  // Sees every change of `database`, which must outlive it, from now on.
+  explicit HistoryChecker(Database& database);
+
+  void RowChanged(const RecordId& id, const RecordPtr& after) override;
+  void RowFellBack(const RecordId& id, const RecordPtr& after) override;
+
+  // How far a key has come, as told to somebody.
+  struct Progress {
+    absl::Time created_at = absl::InfinitePast();
+    std::int64_t fencing_token = 0;
+    int rank = 0;  // unfinished, released, final
+
+    auto Tied() const { return std::tie(created_at, fencing_token, rank); }
+  };
+
+  // A call on its way.
+  struct Sent {
+    std::uint64_t sequence = 0;  // of all that happened
+    absl::Time time{};
+    // The newest grant of the key that somebody had been told of by then.
+    std::int64_t fencing_token = 0;
+    Uuid owner{};
+    Progress progress{};
+  };
+  Sent Send(const ClaimCommand& claim);
+  Sent Send(const FinalizeCommand& finalize);
+  Sent Send(const LookupCommand& lookup);
+  Sent Send(const ReleaseCommand& release);
+
+  // The same call, as if sent at `time` if it was sent before.
+  Sent NotBefore(const RecordId& id, Sent sent, absl::Time time);
+
+  // Its answer.
+  void Answer(const Sent& sent, const ClaimCommand& claim,
+              const absl::StatusOr<ClaimOutcome>& answer);
+  void Answer(const Sent& sent, const FinalizeCommand& finalize,
+              const absl::StatusOr<FinalizeOutcome>& answer);
+  void Answer(const Sent& sent, const LookupCommand& lookup,
+              const absl::StatusOr<LookupOutcome>& answer);
+  void Answer(const Sent& sent, const ReleaseCommand& release,
+              const absl::StatusOr<ReleaseOutcome>& answer);
+
+  // The channel did what `downstream_key` names for the grant with that token.
+  void Effect(const RecordId& id, std::int64_t fencing_token,
+              const std::string& downstream_key);
+
+  // Was the response ever recorded for `id`?
+  bool WasRecorded(const RecordId& id, std::int32_t status_code,
+                   const std::string& body) const;
+
+  // Nothing goes on any more.
+  void CheckEnd();
+
+  // For what others find: of the key whose call was checked last, or of `id`.
+  void Violate(const std::string& promise, const std::string& what);
+  void ViolateAbout(const RecordId& id, const std::string& promise,
+                    const std::string& what);
+  // The broken promises so far, each with its name and a colon before it.
+  const std::vector<std::string>& violations() const { return violations_; }
+  // How often each answer was given.
+  const std::map<std::string, std::uint64_t>& answers() const {
+    return answers_;
+  }
+
+  // Keeps a line of all that happens from now on.
+  void KeepHistory() { keeps_history_ = true; }
+  // The lines about keys with a violation; all of them where there is none.
+  std::vector<std::string> History() const;
+
+ private:
+  struct Moment {
+    std::uint64_t sequence = 0;
+    absl::Time time{};
+    RecordPtr row{};    // null: no row
+    bool lost = false;  // by a fall-back
+  };
+
+  // What callers were told of one claim token's grant.
+  struct Told {
+    std::int64_t fencing_token = 0;
+    absl::Time lease_end;
+    absl::Time first_told;
+    std::uint64_t sequence = 0;
+  };
+
+  struct Acknowledged {
+    std::string digest;
+    Response response;
+    std::uint64_t sequence = 0;
+    absl::Time until;
+  };
+
+  // All that is known about one key.
+  struct Key {
+    RecordId id;
+    std::vector<Moment> moments;
+    std::int64_t fencing_token = 0;  // the newest in the table
+    std::map<std::int64_t, Uuid> owners;
+    std::set<Uuid> resolving;      // asked with resolve_in_doubt
+    std::set<Uuid> may_give_up;    // sent a Release or a server error
+    std::map<Uuid, int> claims;    // sent so far
+    std::set<Uuid> never_granted;  // certainly
+    // By digest.
+    std::map<std::string, std::set<Uuid>> finalizes;
+    std::map<std::string, Response> responses;
+    std::map<std::string, int> sendings;
+    std::set<std::string> never_recorded;  // certainly
+
+    std::map<Uuid, Told> told;
+    std::int64_t told_fencing_token = 0;
+    Uuid told_owner{};
+    Progress told_progress;
+    std::uint64_t fell_back = 0;  // when it last did
+    absl::Time fell_back_at = absl::InfinitePast();
+    std::vector<Acknowledged> acknowledged;
+    // By fencing token, the beginning of the record's life; by that, what was
+    // done.
+    std::map<std::int64_t, absl::Time> granted_lives;
+    std::map<absl::Time, std::string> effects;
+  };
+
+  using Fits = absl::FunctionRef<bool(const Record* row, absl::Time now)>;
+
+  Key& KeyOf(const RecordId& id);
+  Sent Begin(Key& key);
+  // The first state of the record since the call was sent that explains the
+  // answer; null, and a violation, where none does. A state may be judged by an
+  // earlier time than its own, but not by one before the call.
+  const Moment* Explain(const Sent& sent, Key& key, const std::string& promise,
+                        const std::string& answer, Fits fits);
+  static const Moment* FindFitting(const Sent& sent, const Key& key,
+                                   absl::Time now, Fits fits);
+  // Or one that a fall-back lost a moment ago.
+  const Moment* ExplainEvenIfLost(const Sent& sent, Key& key,
+                                  const std::string& promise,
+                                  const std::string& answer, Fits fits);
+  void NoteProgress(Key& key, const Moment* moment);
+  absl::Time now() const { return database_.Now(); }
+
+  void CheckChange(Key& key, const Record* before, const Record* after);
+  void CheckResponse(Key& key, const Record& after);
+  void NoteOwner(Key& key, const Record& after);
+
+  void CheckClaimed(const Sent& sent, Key& key, const ClaimCommand& claim,
+                    const Claimed& claimed);
+  void CheckSameClaim(const Key& key, const ClaimCommand& claim,
+                      const Told& told, const Claimed& claimed);
+  void CheckReplay(const Sent& sent, Key& key, const ClaimCommand& claim,
+                   const Replay& replay);
+  void CheckRefusedClaim(const Sent& sent, Key& key, const ClaimCommand& claim,
+                         const absl::Status& status);
+  void CheckKept(const Sent& sent, const Key& key, const ClaimOutcome& outcome);
+  void CheckRefusedFinalize(const Sent& sent, Key& key,
+                            const FinalizeCommand& finalize,
+                            const absl::Status& status);
+  void CheckRecorded(const Sent& sent, Key& key,
+                     const FinalizeCommand& finalize);
+  void CheckFound(const Sent& sent, Key& key, const LookupOutcome& found);
+  void CheckOwn(const Key& key, const std::string& text);
+  void CheckOwn(const Key& key, const std::optional<Abandoned>& abandoned);
+
+  void Note(const Key& key, const std::string& line);
+
+  Database& database_;
+  std::uint64_t sequence_ = 0;
+  std::map<RecordId, Key> keys_;
+  const Key* current_ = nullptr;  // what is being checked
+  std::set<RecordId> violated_;
+  std::vector<std::string> violations_;
+  std::map<std::string, std::uint64_t> answers_;
+  bool keeps_history_ = false;
+  std::vector<std::pair<RecordId, std::string>> history_;
+};
+
+// What every text that callers store begins with, so that it can be told whose
+// it is.
+inline std::string TextOf(const RecordId& id, const std::string& what) {
+  return id.scope + "/" + id.key + ": " + what;
+}
+
+}  // namespace idempotency
+
+#endif  // IDEMPOTENCY_TESTS_SIMULATION_HISTORY_CHECKER_H_
