@@ -210,12 +210,10 @@ wait_for_less_than 1
 
 # add_to_ledger TARGET FOUND
 add_to_ledger() {
-  PYTHONPATH=tests/fault python3 -c '
-import sys, ledger
-target, seconds, cpu_seconds, found = sys.argv[1:]
-ledger.append("fuzz", float(seconds) / 60, [target],
-              cpu_hours=f"{float(cpu_seconds) / 3600:.2f}", violations=found)
-' "$1" "$(said "$1" "runs in")" "$(cpu_seconds "$1")" "$2"
+  tests/fault/ledger.py append fuzz "classes=$1" \
+    "minutes=$(said "$1" "runs in" | awk '{ printf "%.1f", $1 / 60 }')" \
+    "cpu_hours=$(cpu_seconds "$1" | awk '{ printf "%.3f", $1 / 3600 }')" \
+    "violations=$2"
 }
 
 found=0
