@@ -10,7 +10,7 @@ import time
 import programs
 from database import Database
 from programs import ProgramError
-from servers import Gate, Server
+from servers import Server
 
 _SERVERS = 3
 _HERE = os.path.dirname(os.path.abspath(__file__))

@@ -108,7 +108,8 @@ for _name in _LINKS:
 
 
 @fault("calls_cut_after_answer",
-       "connections of callers reset when the answer is made, before they get it",
+       "connections of callers reset when the answer is made, before they have "
+       "it",
        injections=3)
 def _(r):
     for _ in range(r.random.randint(4, 12)):

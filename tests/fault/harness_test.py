@@ -74,6 +74,7 @@ def _result(*injections, problems=(), violations=(), counts=None):
     round_ = types.SimpleNamespace(
         number=1, fault_class=types.SimpleNamespace(name="test"),
         injections=list(injections), problems=list(problems),
+        dead_servers=[],
         traffic=types.SimpleNamespace(internal_errors=0))
     return summary.Result(round_, counts or {"operations": 1}, violations)
 
@@ -99,6 +100,13 @@ class CountingTest(unittest.TestCase):
     def test_a_round_with_problems_does_not(self):
         result = _result(_good(), problems=["the checker ended with 2"])
         self.assertEqual((len(result.counted), len(result.uncounted)), (0, 1))
+
+    def test_an_outage_that_does_not_end_is_a_violation(self):
+        injection = _good()
+        injection.recovered_ms = None
+        self.assertEqual(len(_result(injection).violations), 1)
+        injection.rate_before = 0  # there was one before
+        self.assertEqual(len(_result(injection).violations), 0)
 
     def test_a_violation_is_counted_in_any_case(self):
         result = _result(problems=["broke off"], violations=["S7 k: a, b"])

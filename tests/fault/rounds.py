@@ -13,7 +13,6 @@ import time
 
 import programs
 from histories import Notes, Traffic, now
-from programs import ProgramError
 
 _SECOND = 1_000_000_000
 _CALLERS = 3
@@ -52,6 +51,11 @@ class Injection:
     during: int = 0
     after: int = 0
     recovered_ms: float | None = None
+
+    def is_outage(self):
+        """It worked before, and did not again: a violation of its own (L4)."""
+        return (self.end > 0 and self.rate_before >= _RATE_MIN
+                and self.recovered_ms is None)
 
     def why_not_counted(self):
         if self.rate_before < _RATE_MIN:
@@ -114,6 +118,7 @@ class Round:
         self.callers = []
         self.injections = []
         self.problems = []  # why the round as a whole does not count
+        self.dead_servers = []  # names of those that ended by themselves
         self.traffic = Traffic()
         self.wallet = None
         self._named = 0
@@ -209,6 +214,9 @@ class Round:
                 self._inject(_AFTER_SECONDS if left else _LAST_AFTER_SECONDS)
                 if self.injections[-1].recovered_ms is None:
                     break
+            # A class has started again what it has ended.
+            self.dead_servers = [server.name for server in self.servers
+                                 if not server.is_running()]
         finally:
             self._stop_callers()
             self._notes.clock()

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import random
 import shutil
-import signal
 import sys
 import time
 
@@ -29,7 +28,7 @@ from rounds import Round
 # One of each kind, and quick ones.
 _QUICK = ("server_killed", "owner_killed", "postgres_stopped_immediate",
           "database_cut_after_commit", "calls_replies_swallowed",
-          "rows_locked", "backends_terminated")
+          "rows_locked")
 _QUICK_MUTANT = "01_finalize_without_token"
 
 
@@ -83,9 +82,9 @@ class Runner:
         result = summary.Result(round_, counts, violations)
         self.results.append(result)
         self._say(result.line())
-        for line in violations[:20]:
+        for line in result.violations[:20]:
             self._say("  VIOLATION " + line)
-        if violations or result.is_suspect():
+        if result.violations or result.is_suspect():
             kept = os.path.join(self._keep_in, os.path.basename(round_.folder))
             shutil.rmtree(kept, ignore_errors=True)
             shutil.move(round_.folder, kept)

@@ -17,7 +17,12 @@ class Result:
         self.number = round_.number
         self.fault_class = round_.fault_class
         self.counts = counts  # of the checker
-        self.violations = violations
+        self.violations = [
+            *violations,
+            *("L4: calls did not succeed again after the fault"
+              for injection in round_.injections if injection.is_outage()),
+            *(f"L2: server {name} has ended by itself"
+              for name in round_.dead_servers)]
         self.injections = round_.injections
         self.problems = list(round_.problems)
         self.internal_errors = round_.traffic.internal_errors
