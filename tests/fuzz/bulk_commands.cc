@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "server/core/errors.h"
 #include "server/core/header_codec.h"
@@ -19,6 +18,7 @@
 #include "server/rpc/status.h"
 #include "server/rpc/validation.h"
 #include "tests/fuzz/check.h"
+#include "tests/fuzz/record_rules.h"
 
 namespace idempotency {
 namespace {
@@ -111,17 +111,11 @@ class World {
         ResolvePolicy(Rules(), command->id.scope, command->policy_name);
 
     const Record* const before = Find(command->id);
-    const bool had_owner =
-        before != nullptr && before->state == RecordState::kUnfinished &&
-        before->gave_up == GaveUp::kNo && before->lease_expires_at > now_ &&
-        !IsAbsent(*before, now_) && before->claim_token != command->claim_token;
     const std::optional<v1::Response> recorded = RecordedResponse(before);
     Decision<ClaimOutcome> decision = DecideClaim(before, *command, now_);
+    fuzz::CheckClaimed(before, *command, decision.answer, now_);
     Write(command->id, std::move(decision.write));
     if (!decision.answer.ok()) return decision.answer.status();
-    const bool claimed = std::holds_alternative<Claimed>(*decision.answer);
-    Require(!claimed || !had_owner, "a key has one owner at a time");
-
     v1::ClaimResponse answer;
     Require(ToProto(*std::move(decision.answer), ContextOf(command->id), answer)
                 .ok(),
@@ -198,22 +192,7 @@ class World {
   void Write(const RecordId& id, std::optional<Record> next) {
     CheckId(id);
     if (!next.has_value()) return;
-    const Record* const before = Find(id);
-    if (before != nullptr) {
-      Require(next->version > before->version, "a write raises the version");
-      Require(next->fencing_token >= before->fencing_token,
-              "fencing tokens never go back");
-      if (next->claim_token != before->claim_token) {
-        Require(next->fencing_token > before->fencing_token,
-                "another grant has a greater fencing token");
-      }
-      if (before->state == RecordState::kFinal && !IsAbsent(*before, now_)) {
-        Require(next->state == RecordState::kFinal &&
-                    next->response == before->response &&
-                    next->response_digest == before->response_digest,
-                "a recorded response never changes");
-      }
-    }
+    fuzz::CheckWrite(Find(id), *next, now_);
     records_[id] = *std::move(next);
   }
 

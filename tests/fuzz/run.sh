@@ -5,46 +5,50 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
-build=build-fuzz
-targets=()
-for source in tests/fuzz/*.cc; do
-  targets+=("$(basename "$source" .cc)")
-done
+source tests/support/packages.sh
+source tests/support/clang_build.sh
+build=$IDEMPOTENCY_CLANG_BUILD
+work=$build/fuzz
+# Those sources that are programs.
+mapfile -t targets < <(grep -l LLVMFuzzerTestOneInput tests/fuzz/*.cc |
+  xargs -n 1 basename -s .cc)
 
 usage() {
   cat <<END
-usage: tests/fuzz/run.sh [--seconds N] [--jobs N] [target...]
-       tests/fuzz/run.sh --input FILE target
+usage: tests/fuzz/run.sh [--seconds N] [--jobs N] [--targets a,b...]
+       tests/fuzz/run.sh --input FILE --targets a
 
 Installs what is missing (as root; otherwise prints the line that does), builds
 the fuzz targets in $build/, and runs each for N seconds: libFuzzer makes up
 inputs, and a target checks what the code says about them.
 
-  --seconds N   for each target; default 60
-  --jobs N      as many targets at a time; default: one for each processor
-  --input FILE  runs the target once, on that input: a finding, before and
-                after it is mended
+  --seconds N    for each target; default 60
+  --jobs N       as many targets at a time; default: one for each processor
+  --targets a,b  those; default: all
+  --input FILE   runs the target once, on that input: a finding, before and
+                 after it is mended
+  --ledger       adds a row for each target to tests/fault/ledger.tsv
 
-targets (all, unless some are named; the head of tests/fuzz/TARGET.cc says what
-an input is):
+targets (the head of tests/fuzz/TARGET.cc says what an input is):
 $(printf '  %s\n' "${targets[@]}")
 
-At the end comes a table: how many inputs each target ran, how many edges of the
-code they reached (coverage), seconds, and what was found. With a finding the
-status is 1: the input is kept in $build/findings/ and is tried again by
-later runs; the report (which claim does not hold, or what a sanitizer saw, and
-where) is in $build/logs/.
+At the end comes a table: how many inputs each target ran, in all and a second,
+the processor time that it took, how many edges of the code they reached
+(coverage), and what was found. With a finding the status is 1: the input is
+kept in $work/findings/ and is tried again by later runs; the report (which
+claim does not hold, or what a sanitizer saw, and where) is in $work/logs/.
 
-Inputs that reached something new are kept in $build/corpus/TARGET/, and the
-next run goes on from there. The first ones are in tests/fuzz/corpus/TARGET/,
-by hand; those that end in .txtpb are messages in protobuf's text format. Add
-there what a finding taught.
+Inputs that reached something new are kept in $work/corpus/TARGET/,
+and the next run goes on from there. The first ones are in
+tests/fuzz/corpus/TARGET/; those that end in .txtpb are messages in protobuf's
+text format. Add there what a finding taught.
 END
 }
 
 seconds=60
 jobs=$(nproc)
 input=
+ledger=0
 chosen=()
 while (($#)); do
   case $1 in
@@ -56,6 +60,17 @@ while (($#)); do
       if [[ $1 == --jobs ]]; then jobs=$2; else seconds=$2; fi
       shift 2
       ;;
+    --targets)
+      IFS=, read -r -a chosen <<<"${2-}"
+      for target in "${chosen[@]}"; do
+        if [[ " ${targets[*]} " != *" $target "* ]]; then
+          echo "there is no target $target" >&2
+          usage >&2
+          exit 2
+        fi
+      done
+      shift 2
+      ;;
     --input)
       if [[ ! -f ${2-} ]]; then
         echo "--input wants a file" >&2
@@ -64,18 +79,18 @@ while (($#)); do
       input=$2
       shift 2
       ;;
+    --ledger)
+      ledger=1
+      shift
+      ;;
     -h | --help)
       usage
       exit 0
       ;;
     *)
-      if [[ " ${targets[*]} " != *" $1 "* ]]; then
-        echo "there is no target $1" >&2
-        usage >&2
-        exit 2
-      fi
-      chosen+=("$1")
-      shift
+      echo "unknown argument: $1" >&2
+      usage >&2
+      exit 2
       ;;
   esac
 done
@@ -85,22 +100,15 @@ if [[ -n $input ]] && ((${#chosen[@]} != 1)); then
   exit 2
 fi
 
-source tests/support/packages.sh
 install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
   "${IDEMPOTENCY_TEST_PACKAGES[@]}" "${IDEMPOTENCY_FUZZ_PACKAGES[@]}"
-mkdir -p "$build/logs" "$build/findings"
-# -O1: at -O0 targets are slow, -O2 takes long to compile.
-cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 \
-  -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -gline-tables-only" \
-  -DIDEMPOTENCY_FUZZ=ON >"$build/logs/cmake" 2>&1 || {
-  cat "$build/logs/cmake" >&2
+mkdir -p "$work/logs" "$work/findings"
+configure_clang_build >"$work/logs/cmake" 2>&1 || {
+  cat "$work/logs/cmake" >&2
   exit 1
 }
 ninja -C "$build" "${chosen[@]/#/fuzz_}"
-
-export ASAN_OPTIONS=strict_string_checks=1:detect_stack_use_after_return=1
-export UBSAN_OPTIONS=print_stacktrace=1
-export ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-14
+export_sanitizer_options
 
 # program TARGET prints the path of its program.
 program() { echo "$build/tests/fuzz/fuzz_$1"; }
@@ -112,7 +120,7 @@ fi
 # first_inputs TARGET prints the folder of its first inputs, all of them bytes
 # as the target takes them: those by hand, and what was found earlier.
 first_inputs() {
-  local folder=$build/first/$1 file message
+  local folder=$work/first/$1 file message
   rm -rf "$folder"
   mkdir -p "$folder"
   for file in "tests/fuzz/corpus/$1"/*; do
@@ -124,24 +132,29 @@ first_inputs() {
       cp "$file" "$folder/"
     fi
   done
-  find "$build/findings" -name "$1-*" -exec cp -t "$folder" {} +
+  find "$work/findings" -name "$1-*" -exec cp -t "$folder" {} +
   echo "$folder"
 }
 
 # fuzz TARGET runs it; its status is 0 also with a finding, which the table
 # tells.
 fuzz() {
-  local target=$1 log=$build/logs/$1.log first pid status=0
+  local target=$1 log=$work/logs/$1.log first options pid status=0
   first=$(first_inputs "$target")
-  mkdir -p "$build/corpus/$target"
+  read -r -a options < <(sed -n 's|^// libFuzzer: ||p' "tests/fuzz/$1.cc") ||
+    true
+  mkdir -p "$work/corpus/$target"
   "$(program "$target")" -max_total_time="$seconds" -timeout=10 \
     -rss_limit_mb=2048 -max_len=32768 -print_final_stats=1 \
-    -artifact_prefix="$build/findings/$target-" \
-    "$build/corpus/$target" "$first" >"$log" 2>&1 &
+    ${options[@]+"${options[@]}"} \
+    -artifact_prefix="$work/findings/$target-" \
+    "$work/corpus/$target" "$first" >"$log" 2>&1 &
   pid=$!
   trap 'kill "$pid"; exit' TERM
   wait "$pid" || status=$?
-  echo "$status" >"$build/logs/$target.status"
+  # Of this shell, and of what it waited for.
+  times >"$work/logs/$target.times"
+  echo "$status" >"$work/logs/$target.status"
   if ((status == 0)); then
     echo "$target: nothing found"
   else
@@ -152,16 +165,22 @@ fuzz() {
 # said TARGET TEXT prints the number after TEXT where the log last has both, or
 # 0.
 said() {
-  { grep -aoE "$2 *[0-9]+" "$build/logs/$1.log" || echo 0; } |
+  { grep -aoE "$2 *[0-9]+" "$work/logs/$1.log" || echo 0; } |
     tail -n 1 | grep -oE '[0-9]+$'
+}
+
+# cpu_seconds TARGET prints the processor time that it took.
+cpu_seconds() {
+  tr ' ms' '\n  ' <"$work/logs/$1.times" 2>/dev/null |
+    awk '{ sum += 60 * $1 + $2 } END { printf "%.1f\n", sum }'
 }
 
 tell_progress() {
   local target
   for target in "${chosen[@]}"; do
-    if [[ -f $build/logs/$target.log && ! -f $build/logs/$target.status ]]; then
-      echo "$target: coverage $(said "$target" cov:)," \
-        "corpus $(said "$target" corp:)"
+    if [[ -f $work/logs/$target.log && ! -f $work/logs/$target.status ]]; then
+      echo "$target: $(said "$target" exec/s:) inputs a second," \
+        "coverage $(said "$target" cov:), corpus $(said "$target" corp:)"
     fi
   done
 }
@@ -179,7 +198,7 @@ wait_for_less_than() {
 }
 
 for target in "${chosen[@]}"; do
-  rm -f "$build/logs/$target".*
+  rm -f "$work/logs/$target".*
 done
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 echo "Running ${#chosen[@]} targets, $jobs at a time, $seconds s each"
@@ -189,18 +208,33 @@ for target in "${chosen[@]}"; do
 done
 wait_for_less_than 1
 
+# add_to_ledger TARGET FOUND
+add_to_ledger() {
+  tests/fault/ledger.py append fuzz "classes=$1" \
+    "minutes=$(said "$1" "runs in" | awk '{ printf "%.1f", $1 / 60 }')" \
+    "cpu_hours=$(cpu_seconds "$1" | awk '{ printf "%.3f", $1 / 3600 }')" \
+    "violations=$2"
+}
+
 found=0
-printf '\n%-18s %12s %9s %8s  %s\n' target runs coverage seconds findings
+row='%-18s %12s %9s %9s %9s  %s\n'
+# shellcheck disable=SC2059
+printf "\n$row" target runs runs/s "CPU s" coverage findings
 for target in "${chosen[@]}"; do
   finding=none
-  if [[ $(cat "$build/logs/$target.status" 2>/dev/null) != 0 ]]; then
+  findings=0
+  if [[ $(cat "$work/logs/$target.status" 2>/dev/null) != 0 ]]; then
     # What it kept, or none if it could not even begin.
-    finding=$(sed -n 's/.*Test unit written to //p' "$build/logs/$target.log")
-    finding=${finding:-"see $build/logs/$target.log"}
+    finding=$(sed -n 's/.*Test unit written to //p' "$work/logs/$target.log")
+    finding=${finding:-"see $work/logs/$target.log"}
+    findings=1
     found=1
   fi
-  printf '%-18s %12s %9s %8s  %s\n' "$target" \
+  ((ledger == 0)) || add_to_ledger "$target" "$findings"
+  # shellcheck disable=SC2059
+  printf "$row" "$target" \
     "$(said "$target" number_of_executed_units:)" \
-    "$(said "$target" cov:)" "$(said "$target" "runs in")" "$finding"
+    "$(said "$target" average_exec_per_sec:)" "$(cpu_seconds "$target")" \
+    "$(said "$target" cov:)" "$finding"
 done
 exit "$found"

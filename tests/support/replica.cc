@@ -49,7 +49,6 @@ std::shared_ptr<grpc::Channel> Connect(
 
 std::string TargetOf(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-// Another build of the server, with a planted bug, may stand for the built one.
 std::string ServerProgram() {
   const char* const other = std::getenv("IDEMPOTENCY_TEST_SERVER");
   return other != nullptr ? other : IDEMPOTENCY_SERVER_PROGRAM;

@@ -16,8 +16,9 @@
 
 namespace idempotency {
 
-// One replica: the built server as a process of its own, on a loopback port,
-// with a channel to it. It is killed when this object is destroyed and when
+// One replica: the built server, or the program that the environment names in
+// IDEMPOTENCY_TEST_SERVER, as a process of its own, on a loopback port, with a
+// channel to it. It is killed when this object is destroyed and when
 // the test dies.
 //
 // Thread-safe but for Restart, beside which nothing else may run.

@@ -295,7 +295,7 @@ v1::Response Attempt::Result() {
   if (Chance(10)) response.set_status_code(200);
   if (Chance(20)) *response.add_headers() = response.headers(0);
   if (Chance(2)) response.mutable_body()->append(kLongBodyBytes, '.');
-  if (Chance(1)) {
+  if (Chance(2)) {
     while (response.headers_size() < kManyHeaders) {
       *response.add_headers() = response.headers(0);
     }

@@ -6,7 +6,9 @@
 // with the calls under way finished and status 0. Status 2: it could not begin.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -22,7 +24,8 @@
 
 ABSL_FLAG(std::vector<std::string>, servers, {}, "IP:PORT of each");
 ABSL_FLAG(std::string, scope, "fault", "of all keys");
-ABSL_FLAG(std::string, history, "", "file to append to");
+ABSL_FLAG(std::string, history, "",
+          "file to write, which must be new or empty");
 ABSL_FLAG(std::string, wallet, "", "unix socket of a fault-wallet");
 ABSL_FLAG(std::string, name, "c1",
           "of this process: begins the name of each operation");
@@ -50,6 +53,12 @@ constexpr milliseconds kPauseWithoutKeys{20};
 bool IsPlain(const std::string& key) {
   return std::all_of(key.begin(), key.end(),
                      [](char c) { return absl::ascii_isprint(c); });
+}
+
+bool IsFresh(const std::string& path) {
+  std::error_code none;
+  const auto bytes = std::filesystem::file_size(path, none);
+  return none || bytes == 0;
 }
 
 void Work(World& world, HttpShop& shop, int thread, int group) {
@@ -93,6 +102,10 @@ int Run() {
   const auto mix = MixOf(absl::GetFlag(FLAGS_mix));
   if (servers.empty()) return Fail("--servers is missing");
   if (!mix.has_value()) return Fail("there is no such mix");
+  // A second caller of the same name would call its operations the same.
+  if (!IsFresh(absl::GetFlag(FLAGS_history))) {
+    return Fail("--history holds something");
+  }
   auto history = HistoryWriter::Open(absl::GetFlag(FLAGS_history));
   if (!history.ok()) return Fail(history.status().ToString());
 
