@@ -16,7 +16,8 @@
 //        row over some time that end without a decision
 //   L2   calls of one record, after the last fault: likewise, and no decision
 //   L3   calls that end after their deadline, or never while their caller
-//        lived; of commands on a stream only the unit tests can tell
+//        lived; of commands on a stream only the unit tests can tell. Claims,
+//        after the last fault, that waited longer than they had asked
 //   L4   calls after the last fault: so many must end with a decision
 // L1, L2 and L4 need a note of the end of a fault, and leave out calls with
 // hardly any deadline or that their caller cancelled.
@@ -71,7 +72,7 @@ void CheckFinalTable(const RecordId& id, const KeyHistory& key,
 void CheckIsolation(const Run& run, Findings& findings);
 // L3
 void CheckReturns(const Run& run, const Limits& limits, Findings& findings);
-// L1 and L2 of one record, once faults have ended.
+// L1, L2 and waits (L3) of one record, once faults have ended.
 void CheckProgress(const RecordId& id, const KeyHistory& key,
                    const KeyCheck& states, const Limits& limits,
                    std::int64_t settled, Findings& findings);

@@ -99,6 +99,23 @@ TEST(ProgressTest, L3ACallEndsAtAllWhileItsCallerLives) {
   EXPECT_THAT(story.Broken(), Breaks("L3"));
 }
 
+TEST(ProgressTest, L3NobodyWaitsLongerThanHeAsked) {
+  Story story;
+  story.policy.lease = absl::Seconds(9);
+  story.Note(Phase::kEnd);
+  story.Advance(story.limits.settle);
+  story.Claim("c1-1", kAnn);
+  CallEvent waits = story.ClaimCall("c2-1", kBob);
+  waits.wait_us = 200'000;
+  story.Send(waits);
+  story.Advance(absl::Milliseconds(250));
+  AnswerEvent& answer = story.Answer(story.Decide(waits));
+  ASSERT_EQ(answer.outcome, Outcome::kInProgress);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  story.call("c2-1").wait_us = 100'000;
+  EXPECT_THAT(story.Broken(), Breaks("L3"));
+}
+
 TEST(ProgressTest, L4TheServiceIsItselfAgainAfterAFault) {
   Story story;
   story.limits.decided_share = 0.9;

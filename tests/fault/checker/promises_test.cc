@@ -661,7 +661,7 @@ TEST(PromiseTest, S3AServerErrorThatIsRecordedGivesNothingUp) {
   EXPECT_THAT(story.Broken(), Contains(HasSubstr("while the lease")));
 }
 
-TEST(PromiseTest, S2TheClockMayStepBackBetweenTwoLives) {
+TEST(PromiseTest, S2FencingTokensGrowOverLivesToo) {
   Story story;
   story.Claim("c1-1", kAnn);
   story.Finalize("c1-2", kAnn);

@@ -43,6 +43,15 @@ bool SaysNothing(const Operation& operation) {
           operation.call.deadline_us < kHastyUs);
 }
 
+// Of commands only their stream's end is known.
+bool WaitedTooLong(const Operation& operation, absl::Duration late) {
+  return operation.call.path != Path::kBulk && IsDecided(operation) &&
+         operation.answer->outcome == Outcome::kInProgress &&
+         operation.answer->t > operation.call.t +
+                                   operation.call.wait_us * 1000 +
+                                   absl::ToInt64Nanoseconds(late);
+}
+
 std::int64_t EndOf(const Operation& operation) {
   return operation.answer.has_value()
              ? operation.answer->t
@@ -293,6 +302,10 @@ void CheckProgress(const RecordId& id, const KeyHistory& key,
   bool decided = false;
   for (const Operation& operation : key.operations) {
     if (operation.call.t < settled || SaysNothing(operation)) continue;
+    if (WaitedTooLong(operation, limits.late)) {
+      findings.Violate("L3", id,
+                       operation.name() + " waited longer than it had asked");
+    }
     if (!IsInVain(operation)) {
       decided = true;
       dead_owner = {};
