@@ -23,8 +23,8 @@ constexpr int kViolations = 1;
 constexpr int kNotChecked = 2;
 
 constexpr char kHelp[] =
-    R"(usage: fault-checker --transitions=FILE --dump=FILE --conflicts=FILE [options]
-           HISTORY...
+    R"(usage: fault-checker --transitions=FILE --dump=FILE --conflicts=FILE
+           [options] HISTORY...
 
 Checks what callers were told, what the table went through and what was done to
 the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
