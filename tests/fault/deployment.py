@@ -36,7 +36,8 @@ class Programs:
                    fault("caller", "fault-caller"),
                    fault("caller", "fault-wallet"), fault("gate", "fault-gate"),
                    fault("checker", "fault-checker"),
-                   fault("clock", "libskewed_clock.so"), previous)
+                   os.path.join(build, "tests", "support", "libskewed_clock.so"),
+                   previous)
 
 
 class Wallet:

@@ -32,6 +32,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -46,11 +48,13 @@
 #include "tests/integration/load.h"
 #include "tests/support/replica.h"
 #include "tests/support/tcp_gate.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/temp_postgres.h"
 
 namespace idempotency {
 namespace {
 
+using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -189,13 +193,23 @@ TEST_F(PostmortemTest, No5AShorterPolicyStealsNoLeaseThatRuns) {
             "RESULT_RECORDED");
 }
 
+// A file for skewed_clock.cc: how many nanoseconds a clock is off.
+std::string ClockFile(const TempFolder& folder, std::chrono::nanoseconds by) {
+  const std::string path = absl::StrCat(folder.path(), "/", by.count());
+  const std::int64_t offset = by.count();
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(&offset), sizeof offset);
+  return path;
+}
+
 TEST_F(PostmortemTest, No6AReplicasClockDecidesNothing) {
-  for (const int shift : {3600, -3600}) {
-    SCOPED_TRACE(shift);
+  const auto folder = Require(TempFolder::Make());
+  for (const std::chrono::hours shift : {1h, -1h}) {
+    SCOPED_TRACE(shift.count());
     Replica::Options options;
     options.database = *database_;
-    options.environment = {"LD_PRELOAD=" SHIFTED_CLOCK,
-                           absl::StrCat("IDEMPOTENCY_CLOCK_SHIFT=", shift)};
+    options.environment = {"LD_PRELOAD=" SKEWED_CLOCK,
+                           "SKEWED_CLOCK=" + ClockFile(*folder, shift)};
     const auto shifted = Require(Replica::Start(options));
     const std::string key = RandomKey();
     const v1::ClaimRequest claim = ClaimFor(seconds(30), key);
