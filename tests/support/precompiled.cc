@@ -1,1 +1,1 @@
-// Nothing but the headers that tests share, see tests/CMakeLists.txt.
+// Nothing but the headers that tests share, see CMakeLists.txt.
