@@ -8,16 +8,18 @@ usage: failover.py --build_dir=FOLDER [--rounds=N] [--kinds=NAME,...]
 Every round the primary goes in one of the ways of failover_kinds.py and the
 standby is promoted, under load; then the former primary becomes the standby.
 No acknowledged call may be lost, and calls must succeed again within 30
-seconds. Rounds with asynchronous replication measure what is lost. Appends a
-row to ledger.tsv.
+seconds. Rounds with asynchronous replication measure what is lost: they are no
+faults that count, and nothing else of them is checked. A round that breaks off
+is a violation; the next one begins with nodes and servers made anew. Appends a
+row to ledger.tsv, also if the run is ended early.
 
 Ends with status 0 if nothing was violated, 1 if something was (the round's
-files are kept in FOLDER/fault/failover), 2 if the run could not go on.
+files are kept in FOLDER/fault/failover), 2 if the run could not go on, 128 and
+the signal's number if it was ended by one.
 """
 
 import argparse
-import collections
-import dataclasses
+import contextlib
 import os
 import random
 import shutil
@@ -30,15 +32,15 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(_HERE, "..", "support"))
 import database
 import failover_check
-import ledger
 import programs
 from deployment import Programs, Wallet
 from failover_kinds import KINDS, LOSING, Pair
+from failover_results import Round, describe, summarize, write_down
 from histories import Notes, Traffic, now
 from ports import free_port
 from postgres import PostgresNode, end_on_sigterm, wait_until
 from programs import ProgramError
-from rounds import Caller, Check
+from rounds import Caller, Check, Injection
 from servers import Gate
 
 _SECOND = 1_000_000_000
@@ -53,29 +55,6 @@ _RECOVERY_MAX = 30
 _CHECK_FLAGS = ("--late=2s", "--settle=1s", "--decided=0.9")
 _BEFORE = 2
 _AFTER = 3
-
-
-@dataclasses.dataclass
-class Round:
-    """What came of one failover."""
-    kind: str
-    seed: int
-    acknowledged: dict = dataclasses.field(default_factory=dict)
-    lost: dict = dataclasses.field(default_factory=dict)
-    phantoms: int = 0  # changes that were shown and are gone
-    phantom_reads: int = 0  # answers that only they explain
-    violations: list = dataclasses.field(default_factory=list)
-    operations: int = 0
-    counts: dict = dataclasses.field(default_factory=dict)  # fault-checker's
-    promoting: float = 0  # seconds that the promotion took
-    recovering: float = 0  # seconds from the promotion to success at half rate
-    seconds: float = 0
-    lag: float | None = None  # of an asynchronous standby, in seconds
-    details: str = ""
-
-    @property
-    def name(self):
-        return self.kind if self.lag is None else f"{self.kind} {self.lag} s"
 
 
 class Replica:
@@ -130,7 +109,6 @@ class Bench:
             for name in ("node1", "node2")]
         self.pair = Pair(self._nodes, self._gate_to)
         self._replicas = []
-        self._number = 0
 
     def _gate_to(self, port):
         return Gate(self.programs.gate, port, self.log)
@@ -155,9 +133,8 @@ class Bench:
             node.close()
         self.log.close()
 
-    def play(self, kind, seed):
-        self._number += 1
-        name = f"{self._number:04d}-{kind}"
+    def play(self, number, kind, seed):
+        name = f"{number:04d}-{kind}"
         folder = os.path.join(self.out, name)
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
@@ -211,28 +188,36 @@ class Play:
         begun = time.monotonic()
         self._notes.clock()
         try:
-            self._wallet = self._bench.start_wallet(self.folder)
-            for number in range(1, _CALLERS + 1):
-                self._callers.append(self._bench.start_caller(
-                    self._scope, self.folder, number, self._wallet,
-                    self._random.randrange(1 << 31)))
-                self._traffic.add(self._callers[-1].history)
-            self._fail_over()
-        finally:
-            self._stop_callers()
-        self._check()
-        self._bench.empty()
+            try:
+                self._start_callers()
+                self._fail_over()
+            finally:
+                self._stop_callers()
+            self._check()
+            self._bench.empty()
+        # Whatever it was: the rounds before it still count.
+        except Exception as error:
+            self._done.broke_off = True
+            self._done.fail(f"broke off: {error!r}")
         self._done.seconds = time.monotonic() - begun
         return self._done
 
+    def _start_callers(self):
+        self._wallet = self._bench.start_wallet(self.folder)
+        for number in range(1, _CALLERS + 1):
+            self._callers.append(self._bench.start_caller(
+                self._scope, self.folder, number, self._wallet,
+                self._random.randrange(1 << 31)))
+            self._traffic.add(self._callers[-1].history)
+
     def _stop_callers(self):
         for caller in self._callers:
-            caller.ask_to_stop()
+            if caller.is_running():
+                caller.ask_to_stop()
         for caller in self._callers:
             status = caller.wait()
             if status != 0:
-                self._done.violations.append(
-                    f"caller {caller.name} ended with {status}")
+                self._done.fail(f"caller {caller.name} ended with {status}")
         if self._wallet is not None:
             self._wallet.stop()
         self._notes.clock()
@@ -243,17 +228,27 @@ class Play:
         pair = self._bench.pair
         rate = self._wait_for_traffic()
         self._notes.clock()
-        self._notes.note(fault="failover_" + self._done.kind, phase="begin")
+        injection = self._done.injection = Injection(self._note("begin"),
+                                                     rate_before=rate)
         pair.details, pair.lag = "", None
         pair.before_end = self._keep_what_is_shown
         KINDS[self._done.kind](pair, self._random)
+        injection.end = pair.promoted
         self._done.details, self._done.lag = pair.details, pair.lag
         self._done.promoting = (pair.promoted - pair.began) / _SECOND
-        self._wait_for_recovery(pair.promoted, rate / 2)
+        self._wait_for_recovery(injection)
         pair.rebuild(self._random)
-        self._notes.note(fault="failover_" + self._done.kind, phase="end")
+        self._note("end")
         self._bench.check_alive()
         time.sleep(_AFTER)
+        self._traffic.read()
+        injection.during = self._traffic.overlapping(injection.begin,
+                                                     injection.end)
+        injection.after = self._traffic.good_between(injection.end, now())
+
+    def _note(self, phase):
+        return self._notes.note(fault="failover_" + self._done.kind,
+                                phase=phase)
 
     def _keep_what_is_shown(self, primary):
         self._shown = failover_check.read_changes(primary, database.NAME,
@@ -269,18 +264,21 @@ class Play:
         time.sleep(_BEFORE)
         return wait_until("there is traffic", rate)
 
-    def _wait_for_recovery(self, since, rate):
+    def _wait_for_recovery(self, injection):
         def recovered():
             self._traffic.read()
-            return self._traffic.recovered_at(since, rate)
+            return self._traffic.recovered_at(injection.end,
+                                              injection.rate_before / 2)
         try:
             at = wait_until("calls succeed", recovered, 2 * _RECOVERY_MAX)
         except ProgramError:
             self._done.violations.append("calls do not succeed again")
             return
         self._recovered = at
-        self._done.recovering = (at - since) / _SECOND
-        if self._done.recovering > _RECOVERY_MAX:
+        self._done.recovering = (at - injection.end) / _SECOND
+        if self._done.recovering <= _RECOVERY_MAX:
+            injection.recovered_ms = self._done.recovering * 1000
+        else:
             self._done.violations.append(
                 f"calls succeeded {self._done.recovering:.1f} s after the "
                 "promotion")
@@ -290,7 +288,6 @@ class Play:
         primary = self._bench.pair.primary
         histories = failover_check.Histories(
             [caller.history for caller in self._callers])
-        done.operations = len(histories.calls)
         done.acknowledged = {kind: histories.count(kind) for kind in
                              ("finalize", "claim", "release")}
         lost = failover_check.find_lost(histories, failover_check.Survivors(
@@ -312,86 +309,40 @@ class Play:
                 done.violations.append(line)
 
     def _check_histories(self):
-        """What fault-checker finds."""
+        """What fault-checker finds; the counts only of a check to its end."""
         paths = database.dump(self._bench.pair.primary, self._scope,
                               self.folder)
-        self._done.counts, violations, why = Check(self, [
+        counts, violations, why = Check(self, [
             self._bench.programs.checker, *_CHECK_FLAGS,
             *(f"--{name}={path}" for name, path in paths.items()),
             *(os.path.join(self.folder, name)
               for name in sorted(os.listdir(self.folder))
               if name.endswith(".history"))]).finish()
-        return violations + [why] * (why is not None)
-
-
-def _describe(number, count, done):
-    text = (f"failover {number} of {count}: {done.name}, {done.seconds:.0f} s, "
-            f"promoted in {done.promoting:.2f} s, recovered after "
-            f"{done.recovering:.1f} s; acknowledged "
-            + ", ".join(f"{n} {kind}s" for kind, n in done.acknowledged.items())
-            + "; lost " + (", ".join(f"{n} {kind}s" for kind, n in
-                                     done.lost.items()) or "none"))
-    if done.phantoms:
-        text += (f"; {done.phantoms} changes shown that are gone, "
-                 f"{done.phantom_reads} answers from them")
-    if done.details:
-        text += f" ({done.details})"
-    return text + "".join("\n  " + line for line in done.violations[:20])
-
-
-def summarize(rounds):
-    """Lines for people: rounds, losses and times by kind."""
-    by_name = collections.defaultdict(list)
-    for done in rounds:
-        by_name[done.name].append(done)
-    return [f"failover {name}: " + _sums(some)
-            for name, some in sorted(by_name.items())]
-
-
-def _sums(some):
-    recovering = sorted(done.recovering for done in some)
-    parts = [f"{len(some)} rounds"]
-    for kind in ("finalize", "claim", "release"):
-        lost = [done.lost.get(kind, 0) for done in some]
-        parts.append(
-            f"{sum(done.acknowledged[kind] for done in some)} {kind}s "
-            f"acknowledged, {sum(lost)} lost"
-            + (f" ({max(lost)} at most in a round)" if any(lost) else ""))
-    parts.append(f"recovered after {recovering[len(recovering) // 2]:.1f} s "
-                 f"(median), {recovering[-1]:.1f} s (longest)")
-    if shown := sum(done.phantoms for done in some):
-        parts.append(f"{shown} changes shown that are gone, "
-                     f"{sum(done.phantom_reads for done in some)} answers "
-                     "from them")
-    parts.append(f"{sum(len(done.violations) for done in some)} violations")
-    return "; ".join(parts)
-
-
-def write_down(rounds, minutes, seed):
-    """The row of the ledger."""
-    ledger.append(
-        "failover", minutes, {"failover_" + done.kind for done in rounds},
-        seed, faults=len(rounds),
-        operations=sum(done.operations for done in rounds),
-        **{name: sum(done.counts.get(name, 0) for done in rounds)
-           for name in ("keys", "effects", "unknown")},
-        failovers=sum(done.kind not in LOSING for done in rounds),
-        violations=sum(len(done.violations) for done in rounds))
+        if why is None:
+            self._done.counts = counts
+        else:
+            self._done.fail(why)
+        return violations
 
 
 def run(build, out, count, kinds, seed, say=print, server=None):
     """Plays `count` rounds, kind after kind; yields each as it ends. `server`
     is the program if it is another one."""
-    bench = Bench(build, out, server)
-    try:
-        bench.start()
-        for number in range(1, count + 1):
-            kind = kinds[(number - 1) % len(kinds)]
-            done = bench.play(kind, seed + number)
-            say(_describe(number, count, done))
-            yield done
-    finally:
-        bench.close()
+    number = 0
+    while number < count:
+        bench = Bench(build, out, server)
+        try:
+            bench.start()
+            while number < count:
+                number += 1
+                kind = kinds[(number - 1) % len(kinds)]
+                done = bench.play(number, kind, seed + number)
+                say(describe(number, count, done))
+                yield done
+                if done.broke_off:
+                    break
+        finally:
+            bench.close()
 
 
 def main():
@@ -412,20 +363,26 @@ def main():
     print(f"seed {flags.seed}", flush=True)
     begun, rounds, status = time.monotonic(), [], 0
     try:
-        for done in run(
+        with contextlib.closing(run(
                 flags.build_dir,
                 os.path.join(flags.build_dir, "fault", "failover"),
                 flags.rounds, kinds, flags.seed,
-                lambda text: print(text, flush=True)):
-            rounds.append(done)
+                lambda text: print(text, flush=True))) as playing:
+            for done in playing:
+                rounds.append(done)
     except ProgramError as error:
         print(f"the run ended early: {error}", file=sys.stderr)
         status = 2
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except SystemExit as ended:
+        status = ended.code
+    finally:
+        if rounds:
+            print("\n".join(summarize(rounds)))
+            write_down(rounds, (time.monotonic() - begun) / 60, flags.seed)
+    if status > 128:
         print("interrupted; the last round does not count")
-    if rounds:
-        print("\n".join(summarize(rounds)))
-        write_down(rounds, (time.monotonic() - begun) / 60, flags.seed)
     return 1 if any(done.violations for done in rounds) else status
 
 

@@ -14,6 +14,12 @@ import re
 import urllib.parse
 
 _RECORDED = ("recorded", "recorded_without_body")
+# Answers that only tell what the record held: by kind of call, their outcomes.
+_READS = {"lookup": ("found", ""),
+          "claim": ("replay", "in_progress", "mismatch", "in_doubt")}
+# What an answer breaks that tells of a state which never was.
+_BROKEN_BY_READS = ("S5", "S8", "S9", "S10", "S11", "S16", "S17")
+_OPERATION = re.compile(r"(?<![\w-])c\d+-\d+(?![\w-])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +35,25 @@ class Acknowledged:
     fencing: int = 0
 
 
+@dataclasses.dataclass
+class Call:
+    """One call, and its answer's outcome: "" with an error, None without an
+    answer."""
+    key: tuple  # (scope, key)
+    called: int  # by the clock of histories
+    kind: str
+    outcome: str | None = None
+
+    def is_read(self):
+        return self.outcome in _READS.get(self.kind, ())
+
+
 class Histories:
     """What callers wrote down in a round."""
 
     def __init__(self, paths):
         self.acknowledged = []
-        self.calls = {}  # op: ((scope, key), when it was called)
+        self.calls = {}  # op: Call
         for path in paths:
             self._read(path)
 
@@ -49,9 +68,11 @@ class Histories:
                           (field.split("=", 1) for field in fields)}
                 if word == "call":
                     calls[fields["op"]] = fields
-                    self.calls[fields["op"]] = (
-                        (fields["scope"], fields["key"]), int(fields["t"]))
+                    self.calls[fields["op"]] = Call(
+                        (fields["scope"], fields["key"]), int(fields["t"]),
+                        fields["kind"])
                 elif word == "answer" and fields["op"] in calls:
+                    self.calls[fields["op"]].outcome = fields.get("outcome", "")
                     self._take(calls.pop(fields["op"]), fields)
 
     def _take(self, call, answer):
@@ -145,14 +166,14 @@ class Phantoms:
         self._until = until
 
     def explain(self, violation, histories):
-        """Whether fault-checker's line is about an answer that was read from
-        such a change, and changed nothing."""
-        acknowledged = {one.op for one in histories.acknowledged}
-        return any(self._may_be_of(op, histories) and op not in acknowledged
-                   for op in re.findall(r"\bc\d+-\d+\b", violation))
+        """Whether fault-checker's line is about nothing but answers that were
+        read from such changes."""
+        number, _, what = violation.partition(": ")
+        operations = _OPERATION.findall(what)
+        return (number.split(" ")[0] in _BROKEN_BY_READS and bool(operations)
+                and all(self._may_be_of(histories.calls.get(operation))
+                        for operation in operations))
 
-    def _may_be_of(self, op, histories):
-        if op not in histories.calls:
-            return False
-        key, called = histories.calls[op]
-        return key in self._keys and called < self._until
+    def _may_be_of(self, call):
+        return (call is not None and call.is_read() and call.key in self._keys
+                and call.called < self._until)

@@ -2,22 +2,26 @@
 """Keeps ledger.tsv, a row for each run, and the README's table made from it.
 
 usage: ledger.py [--check | --write]
+       ledger.py begin
        ledger.py append KIND [COLUMN=VALUE...]
 
 Prints the table. With --write it is put into README.md; with --check, the
 status is 1 unless it is there already.
 
-Every instrument of the proof appends rows, by append() or that command:
+Every instrument of the proof appends rows, by append() or that command, except
+for quick runs:
   faults      tests/fault/run.sh: faults on real processes
-  failover    tests/fault/run.sh, classes failover_*: among the faults as well
-  simulation  tests/simulation: schedules
-  fuzz        tests/fuzz/run.sh: CPU hours under the sanitizers
+  failover    tests/fault/run.sh, also with --failover: primaries that go
+  simulation  tests/simulation/run.sh: schedules
+  fuzz        tests/fuzz/run.sh --ledger: CPU hours under the sanitizers
   model       tests/model/run.sh: states
   mutants     tests/fault/run.sh --mutants: planted bugs, and those caught
 
-`source` is a digest of server/core, server/rpc and server/store as they were:
-rows whose digest is that of the present files are the part of the totals that
-was run since these folders last changed.
+`source` is a digest of server/core, server/rpc and server/store as they were
+when the run began: rows whose digest is that of the present files are the part
+of the totals that was run since these folders last changed. A program that
+imports this begins then; a script evaluates what the command begin prints, and
+everything that it starts is of that moment.
 """
 
 import argparse
@@ -37,7 +41,7 @@ _SOURCES = ("server/core", "server/rpc", "server/store")
 KINDS = ("faults", "failover", "simulation", "fuzz", "model", "mutants")
 COLUMNS = (
     "date",  # UTC
-    "commit",  # with a + when files differed from it
+    "commit",  # with a + when files differed from it, or the source changed
     "source", "kind",
     "seed",  # of the run, or - where there is none
     "minutes",
@@ -48,6 +52,9 @@ COLUMNS = (
     "states", "cpu_hours", "mutants", "caught", "violations",
 )
 _COUNTS = COLUMNS[COLUMNS.index("faults"):]
+# What a script that begins a run hands down to the programs of the run.
+_COMMIT_VARIABLE = "IDEMPOTENCY_LEDGER_COMMIT"
+_SOURCE_VARIABLE = "IDEMPOTENCY_LEDGER_SOURCE"
 
 
 def source_digest():
@@ -78,15 +85,32 @@ def commit():
         return "-"
 
 
+def begin():
+    """Keeps, for the rows of this process, which tree it runs; importing this
+    has done it."""
+    global _begun
+    _begun = (os.environ.get(_COMMIT_VARIABLE) or commit(),
+              os.environ.get(_SOURCE_VARIABLE) or source_digest())
+
+
+def _tree():
+    """(commit, digest) of the run; a + tells that it was changed meanwhile."""
+    commit_, source = _begun
+    if source != source_digest() and not commit_.endswith("+"):
+        commit_ += "+"
+    return commit_, source
+
+
 def append(kind, minutes, classes=(), seed="-", **counts):
     """Adds the row of a run. `classes` are names; counts that do not apply are
     left out."""
     unknown = set(counts) - set(_COUNTS)
     if kind not in KINDS or unknown:
         raise ValueError(f"the ledger has no {kind} {sorted(unknown)}")
+    commit_, source = _tree()
     row = {"date": datetime.datetime.now(datetime.timezone.utc).strftime(
                "%Y-%m-%dT%H:%MZ"),
-           "commit": commit(), "source": source_digest(), "kind": kind,
+           "commit": commit_, "source": source, "kind": kind,
            "seed": seed, "minutes": f"{minutes:.1f}",
            "classes": ",".join(sorted(classes)) or "-", **counts}
     new = not os.path.exists(LEDGER) or os.path.getsize(LEDGER) == 0
@@ -145,7 +169,7 @@ _LINES = (
     ("classes of fault", "40", lambda t: t.classes("faults", "failover")),
     ("hours of fault runs", "", lambda t: t.hours("faults", "failover")),
     ("operations checked", "100 million",
-     lambda t: t.sum("operations", "faults", "failover", "mutants")),
+     lambda t: t.sum("operations", "faults", "failover")),
     ("of them with an unknown outcome", "",
      lambda t: t.sum("unknown", "faults", "failover")),
     ("effects in the wallet's ledger", "",
@@ -190,6 +214,10 @@ def _append_words(kind, *words):
 
 
 def main():
+    if sys.argv[1:] == ["begin"]:
+        print(f"export {_COMMIT_VARIABLE}={_begun[0]} "
+              f"{_SOURCE_VARIABLE}={_begun[1]}")
+        return 0
     if sys.argv[1:2] == ["append"]:
         _append_words(*sys.argv[2:])
         return 0
@@ -213,5 +241,6 @@ def main():
     return 0
 
 
+begin()
 if __name__ == "__main__":
     sys.exit(main())

@@ -108,6 +108,8 @@ configure_clang_build >"$work/logs/cmake" 2>&1 || {
   exit 1
 }
 ninja -C "$build" "${chosen[@]/#/fuzz_}"
+# Rows of the ledger are of the sources as they are now.
+((ledger == 0)) || eval "$(tests/fault/ledger.py begin)"
 export_sanitizer_options
 
 # program TARGET prints the path of its program.

@@ -11,7 +11,8 @@ Installs what is missing (as root; otherwise prints the line that does) and
 searches all states that the model of the protocol, tests/model/coordinator.pml,
 can reach, configuration by configuration. Prints a table: how many states each
 has, how deep they go, seconds, the result, and the bounds, which the head of the
-model explains. Files go to build/model/.
+model explains. Files go to build/model/. A search of all configurations appends
+a row to tests/fault/ledger.tsv: the states of the largest, and how many failed.
 
   --quick     only small configurations: some seconds
   --mutants   plants one bug after the other, and shows what caught it
@@ -182,6 +183,8 @@ judge() {
 
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 bad=0
+started=$SECONDS
+eval "$(python3 tests/fault/ledger.py begin)"
 # field LINE NUMBER prints a field of a line of the tables above.
 field() { cut -d'|' -f"$2" <<<"$1" | sed 's/^ *//; s/ *$//'; }
 
@@ -190,6 +193,8 @@ if $quick || ! $mutants; then
   $quick || configurations+=("${full_configurations[@]}")
   echo "Searching ${#configurations[@]} configurations"
   table=()
+  failed=0
+  states_max=0
   for line in "${configurations[@]}"; do
     name=$(field "$line" 1)
     echo "$name: $(field "$line" 3)"
@@ -197,10 +202,18 @@ if $quick || ! $mutants; then
     bounds=$(field "$line" 2)
     table+=("$(printf '%-18s %12s %8s %8s  %-8s %s' "$name" "$states" "$depth" \
       "$took" "$outcome" "${bounds//-D/}")")
-    [[ $outcome == ok ]] || bad=1
+    [[ $outcome == ok ]] || failed=$((failed + 1))
+    states_max=$(awk -v a="$states_max" -v b="$states" \
+      'BEGIN { printf "%.0f", (b + 0 > a + 0) ? b : a }')
   done
   printf '\n%-18s %12s %8s %8s  %-8s %s\n' configuration states depth seconds result bounds
   printf '%s\n' "${table[@]}"
+  ((failed == 0)) || bad=1
+  if ! $quick; then
+    python3 tests/fault/ledger.py append model states="$states_max" \
+      violations="$failed" minutes="$(awk -v s=$((SECONDS - started)) \
+        'BEGIN { printf "%.1f", s / 60 }')"
+  fi
 fi
 
 if $mutants; then

@@ -80,6 +80,8 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   exit 1
 }
 ninja -C "$build" simulate
+# The ledger's row is of the sources as they are now.
+eval "$(python3 tests/fault/ledger.py begin)"
 simulate=$build/tests/simulation/simulate
 rm -f "$build"/runs/*
 

@@ -40,7 +40,7 @@ IDEMPOTENCY_FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev llvm-14)
 
 # What tests/model/run.sh needs: a model checker, and the compiler of what it
 # writes.
-IDEMPOTENCY_MODEL_PACKAGES=(spin gcc libc6-dev)
+IDEMPOTENCY_MODEL_PACKAGES=(spin gcc libc6-dev python3)
 
 # What CI needs besides, without npm (see ensure_npm).
 IDEMPOTENCY_CI_PACKAGES=(clang-14 clang-format-14 python3-venv)

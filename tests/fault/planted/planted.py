@@ -10,6 +10,8 @@ A patch is a unified diff of files below server/, under a header of lines
   breaks        what goes wrong for whom
   invariant     which of the checker's rules shows it, or which rule of the
                 contract
+  shown-by      further rules of the checker that show it: one that it breaks
+                as well, INTERNAL for an answer with that code
   compiled-too  sources that the patch leaves alone, but not a header of theirs
   caught-by     an instrument that must fail, several times:
     faults classes=NAME,...    the fault run, in rounds of these classes
@@ -31,7 +33,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
-WORDS = {"breaks", "invariant", "compiled-too", "caught-by"}
+WORDS = {"breaks", "invariant", "shown-by", "compiled-too", "caught-by"}
+RULE = re.compile(r"\b(?:[SL]\d+|ORDER|DEFECT|INTERNAL)\b")
 INSTRUMENT = re.compile(
     r"faults classes=(?P<classes>[a-z0-9_,]+)"
     r"|failover"
@@ -61,6 +64,11 @@ class Bug:
 
     def instruments(self):
         return [INSTRUMENT.fullmatch(text) for text in self.all("caught-by")]
+
+    def rules(self):
+        """Those of the checker that show it."""
+        return {rule for word in ("invariant", "shown-by")
+                for text in self.all(word) for rule in RULE.findall(text)}
 
     def fault_classes(self):
         """Those whose rounds must show the bug."""
@@ -92,6 +100,8 @@ def problems_of_header(bug):
     for word in ("breaks", "invariant"):
         if len(bug.all(word)) != 1:
             yield f"{len(bug.all(word))} lines '{word}', want one"
+    if bug.fault_classes() and not bug.rules():
+        yield "rounds are to catch it, and no rule of the checker is named"
     if not bug.all("caught-by"):
         yield "nothing is to catch it"
     for text, found in zip(bug.all("caught-by"), bug.instruments()):
