@@ -24,6 +24,7 @@ import mutants
 import summary
 from deployment import Deployment, Programs
 from faults import CLASSES
+from planted import read_bugs  # mutants has its folder
 from postgres import end_on_sigterm
 from programs import ProgramDied, ProgramError
 from rounds import Round
@@ -216,12 +217,20 @@ def parse_arguments():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--only", default="")
+    # Of failover.py; with --list their names are checked here.
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--previous")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
-    unknown = set(filter(None, arguments.classes.split(","))) - set(CLASSES)
-    if unknown:
-        parser.error("there is no class " + ", ".join(sorted(unknown)))
+    for what, names, known in (
+            ("class", arguments.classes, CLASSES),
+            ("kind of failover", arguments.kinds, failover.KINDS),
+            ("planted bug", arguments.only,
+             {bug.name for bug in read_bugs()} if arguments.only else ())):
+        unknown = set(filter(None, names.split(","))) - set(known)
+        if unknown:
+            parser.error(f"there is no {what} " + ", ".join(sorted(unknown)))
     if arguments.seed is None:
         arguments.seed = random.SystemRandom().randrange(1 << 31)
     return arguments
@@ -318,11 +327,22 @@ def run(arguments, folder, progress):
     return status or (0 if ok else 1)
 
 
+def print_names():
+    print("Classes of fault, for --classes:")
+    for fault_class in CLASSES.values():
+        print(f"  {fault_class.name:40} {fault_class.text}")
+    print("Ways of failover, for --kinds:")
+    for name, fail_over in failover.KINDS.items():
+        print(f"  {name:40} {' '.join((fail_over.__doc__ or '').split())}")
+    print("Planted bugs, for --only:")
+    for bug in read_bugs():
+        print(f"  {bug.name:40} {' '.join(bug.all('breaks'))}")
+
+
 def main():
     arguments = parse_arguments()
     if arguments.list:
-        for fault_class in CLASSES.values():
-            print(f"{fault_class.name:32} {fault_class.text}")
+        print_names()
         return 0
     end_on_sigterm()
     progress = Progress()
