@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import types
@@ -18,7 +19,7 @@ from faults import CLASSES
 from histories import Traffic, now
 from programs import ProgramDied, ProgramError
 from rounds import Caller, Check, Injection
-from servers import Replies
+from servers import Replies, has_mapped
 
 _MS = 1_000_000
 _S = 1_000 * _MS
@@ -220,6 +221,11 @@ class ProgramsTest(unittest.TestCase):
         caller.require_running()
         caller.kill()
         self.assertEqual(caller.wait(), -signal.SIGKILL)
+
+    def test_what_a_process_has_mapped(self):
+        self.assertTrue(has_mapped(os.getpid(), sys.executable))
+        self.assertFalse(has_mapped(os.getpid(), __file__))
+        self.assertFalse(has_mapped(os.getpid(), "/nowhere/lib.so"))
 
     def test_replies_have_a_limit(self):
         with subprocess.Popen(["sh", "-c", "echo ready; exec sleep 60"],

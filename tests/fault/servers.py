@@ -152,11 +152,6 @@ class Server:
             raise ProgramDied(f"server {self.name} has ended by itself, with "
                               f"{self._process.returncode}")
 
-    def has_mapped(self, path):
-        """Whether that file is part of the process."""
-        with open(f"/proc/{self.pid}/maps", encoding="utf-8") as file:
-            return os.path.realpath(path) in file.read()
-
     def send_signal(self, number):
         self._asked_to_end |= number == signal.SIGTERM
         self._process.send_signal(number)
@@ -208,6 +203,14 @@ def address_space(pid):
     """Bytes of address space that a process uses."""
     with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def has_mapped(pid, path):
+    """Whether that file is part of a process. LD_PRELOAD passes over a file
+    that is not there."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        mapped = {line.rstrip("\n").rpartition(" ")[2] for line in file}
+    return os.path.realpath(path) in mapped
 
 
 def open_files(pid):
