@@ -129,8 +129,9 @@ struct RunResult {
   bool has_response() const { return outcome <= RunOutcome::kWinner; }
 };
 
-// Whether nothing was claimed because the coordinator was not to be asked: it
-// did not answer, or this process has as many operations under way as
+// Whether there was no coordinator to be had for the Claim: it was UNAVAILABLE
+// in any form, OUTCOME_UNKNOWN too, which may have been granted; or it did not
+// answer in time; or this process has as many operations under way as
 // RunOnceOptions allows. Any other error says something about the record.
 bool HasNoCoordinator(const RunResult& result);
 

@@ -71,6 +71,8 @@ absl::Status App::StartDatabase() {
   connection_.watch = &statements_;
   connection_.pooled = config_.database_pooled;
   connection_.citus = config_.database_citus;
+  connection_.durability = config_.require_durability;
+  connection_.not_durable = &not_durable_;
   if (!config_.embedded()) {
     connection_.uri = config_.database;
     const absl::Status readable = MakeConninfo(connection_).status();
@@ -236,7 +238,7 @@ std::unique_ptr<DatabaseWatch> App::MakeDatabaseWatch() {
       .migrate = std::move(migrate),
       .check_schema = [this] { return CheckSchema(connection_, clock_); },
       .check_durability =
-          MakeDurabilityCheck(connection_, clock_, config_.require_durability),
+          MakeDurabilityCheck(connection_, clock_, not_durable_),
       .store = MakePostgresStore(connection_, clock_, metrics_),
       .rules = rules_,
       .clock = clock_,

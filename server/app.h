@@ -80,6 +80,8 @@ class App {
   Log& log_;
   const SystemClock clock_;
   StatementWatch statements_;
+  // The database no longer keeps what is required of it.
+  std::atomic<bool> not_durable_ = false;
   ConnectionOptions connection_;
 
   FleetRulesCache rules_;

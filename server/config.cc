@@ -52,11 +52,12 @@ ABSL_FLAG(bool, database_citus, false,
           "The tables are distributed by Citus: the reaper uses its slower "
           "form, which Citus runs.");
 ABSL_FLAG(std::string, require_durability, "none",
-          "What acknowledged records must outlive, or the server does not "
-          "serve: `crash` of the database's machine (fsync on, "
-          "synchronous_commit not off), or `failover`, the loss of the primary "
-          "(synchronous_standby_names too). Looked at every 2 s. `none`: "
-          "whatever the database is set to.");
+          "What acknowledged records must outlive, or calls are told "
+          "STORE_UNAVAILABLE: `crash` of the database's machine (fsync and "
+          "full_page_writes on, synchronous_commit not off), or `failover`, "
+          "the loss of the primary (synchronous_standby_names too). Asked of "
+          "each session when it is opened, and every 2 s. `none`: whatever the "
+          "database is set to.");
 ABSL_FLAG(std::string, downstream_namespace, "",
           "UUID under which downstream keys are derived. Empty: the one that "
           "the first migration drew (it is in idempotency_settings, and so in "

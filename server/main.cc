@@ -25,6 +25,10 @@ namespace {
 
 constexpr int kBadSetting = 2;
 
+// Ends the server from within. Always blocked, so that it ends nothing if it
+// comes while the server ends already.
+int ListenerLostSignal() { return SIGRTMIN; }
+
 // Blocks the signals that end the server in all threads, so that main() can
 // wait for them.
 sigset_t BlockEndSignals() {
@@ -32,6 +36,7 @@ sigset_t BlockEndSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, ListenerLostSignal());
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // A peer that is gone is an error of its connection, not of the process.
   signal(SIGPIPE, SIG_IGN);
@@ -50,7 +55,8 @@ void RaiseFileLimit() {
 }
 
 // A second signal ends the process at once.
-void UnblockEndSignals(const sigset_t& signals) {
+void UnblockEndSignals(sigset_t signals) {
+  sigdelset(&signals, ListenerLostSignal());
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
@@ -75,11 +81,11 @@ int main(int argc, char** argv) {
   idempotency::SendLibraryLogsTo(&log, [&log, &listener_lost] {
     if (listener_lost.exchange(true)) return;
     log.Write(idempotency::Severity::kError,
-              "no connection is accepted any more, for want of file "
-              "descriptors: ending, to be started again; raise the limit "
+              "no connection is accepted any more: ending, to be started "
+              "again; if it was for want of file descriptors, raise the limit "
               "(ulimit -n)",
               {});
-    kill(getpid(), SIGTERM);
+    kill(getpid(), ListenerLostSignal());
   });
   absl::StatusOr<std::unique_ptr<idempotency::App>> app =
       idempotency::App::Start(*std::move(config), log);
@@ -92,5 +98,7 @@ int main(int argc, char** argv) {
   sigwait(&signals, &signal_number);
   UnblockEndSignals(signals);
   (*app)->Drain();
+  app->reset();
+  idempotency::SendLibraryLogsTo(nullptr);
   return listener_lost ? EXIT_FAILURE : EXIT_SUCCESS;
 }

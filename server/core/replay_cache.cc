@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/hash/hash.h"
+#include "server/core/errors.h"
 #include "server/core/limits.h"
 #include "server/core/outcome_counts.h"
 #include "server/core/recorded_bytes.h"
@@ -40,10 +41,13 @@ std::size_t BytesOf(const RecordId& id, const Record& record) {
          record.policy.name.size() + RecordedBytes(record.response);
 }
 
-// The database did not answer, or not to the end.
+// The database did not answer, or not to the end, or what answers has not what
+// a session needs.
 bool IsAway(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ||
-         status.code() == absl::StatusCode::kUnknown;
+         status.code() == absl::StatusCode::kUnknown ||
+         (status.code() == absl::StatusCode::kFailedPrecondition &&
+          !HasReason(status));
 }
 bool IsAway(const ClaimAnswer& answer) {
   return IsAway(answer.outcome.status());
@@ -51,6 +55,11 @@ bool IsAway(const ClaimAnswer& answer) {
 template <typename Outcome>
 bool IsAway(const absl::StatusOr<Outcome>& answer) {
   return IsAway(answer.status());
+}
+template <typename Answer>
+bool IsAnyAway(const std::vector<Answer>& answers) {
+  return std::any_of(answers.begin(), answers.end(),
+                     [](const Answer& answer) { return IsAway(answer); });
 }
 
 class ReplayKeepingStore final : public Store {
@@ -71,8 +80,8 @@ class ReplayKeepingStore final : public Store {
     const SteadyTime asked_at = clock_.Now();
     ClaimAndFinalizeAnswers answers =
         store_->ClaimAndFinalize(claims, finalizes);
-    Notice(answers.finalizes, asked_at);
-    Notice(answers.claims, asked_at);
+    NoticeOne(IsAnyAway(answers.claims) || IsAnyAway(answers.finalizes),
+              asked_at);
     KeepReplays(claims, answers.claims, asked_at);
     return answers;
   }
@@ -112,10 +121,7 @@ class ReplayKeepingStore final : public Store {
   }
   template <typename Answer>
   void Notice(const std::vector<Answer>& answers, SteadyTime asked_at) {
-    if (answers.empty()) return;
-    NoticeOne(std::any_of(answers.begin(), answers.end(),
-                          [](const Answer& answer) { return IsAway(answer); }),
-              asked_at);
+    if (!answers.empty()) NoticeOne(IsAnyAway(answers), asked_at);
   }
   template <typename Answers>
   Answers Noticed(Answers answers, SteadyTime asked_at) {

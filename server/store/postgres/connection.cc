@@ -101,7 +101,9 @@ absl::Status Connection::Note(const Failure& failure) {
 }
 
 absl::Status Connection::EnsureOpen() {
-  if (IsOpen()) return absl::OkStatus();
+  const bool not_durable =
+      options_.not_durable != nullptr && *options_.not_durable;
+  if (IsOpen() && !not_durable) return absl::OkStatus();
   session_.reset();
   absl::Status status = Open();
   if (!status.ok()) session_.reset();
@@ -126,7 +128,12 @@ absl::Status Connection::CheckServer() {
         "a unique index");
   }
   const std::vector<SessionSetting> required = RequiredSettings(options_);
-  std::string query = "SELECT current_user, current_setting('server_encoding')";
+  std::string query =
+      "SELECT current_user, current_setting('server_encoding'), "
+      "current_setting('fsync'), current_setting('full_page_writes'), "
+      "current_setting('synchronous_commit'), "
+      "current_setting('synchronous_standby_names')";
+  constexpr std::size_t kFirstRequired = 6;
   for (const SessionSetting& setting : required) {
     query += ", current_setting('" + setting.name + "')";
   }
@@ -139,9 +146,18 @@ absl::Status Connection::CheckServer() {
         "ENCODING 'UTF8' TEMPLATE template0");
   }
   if (settings_ == Settings::kAsTheyAre) return absl::OkStatus();
+  if (absl::Status status =
+          CheckDurability({.fsync = found[0][2].c_str(),
+                           .full_page_writes = found[0][3].c_str(),
+                           .synchronous_commit = found[0][4].c_str(),
+                           .synchronous_standby_names = found[0][5].c_str()},
+                          options_.durability);
+      !status.ok()) {
+    return status;
+  }
   std::string remedy;
   for (std::size_t i = 0; i < required.size(); ++i) {
-    const auto column = static_cast<pqxx::row::size_type>(i + 2);
+    const auto column = static_cast<pqxx::row::size_type>(i + kFirstRequired);
     if (found[0][column].c_str() == required[i].value) continue;
     remedy += " " + AlterRole(found[0][0].c_str(), required[i]);
   }

@@ -2,11 +2,13 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_OPTIONS_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_CONNECTION_OPTIONS_H_
 
+#include <atomic>
 #include <chrono>
 #include <string>
 
 #include "server/core/limits.h"
 #include "server/core/metrics.h"
+#include "server/store/postgres/durability.h"
 #include "server/store/postgres/statement_watch.h"
 
 namespace idempotency {
@@ -24,6 +26,11 @@ struct ConnectionOptions {
   // two statements instead of one.
   bool citus = false;
   std::string application_name = "idempotency-server";
+  // What each session is asked for when it is opened.
+  Durability durability = Durability::kAny;
+  // While it is true, sessions that are open are not used but opened anew.
+  // Must outlive every connection. Null: they are always used.
+  const std::atomic<bool>* not_durable = nullptr;
   std::chrono::seconds connect_timeout{3};
   // A lock that is not had by then gives the statement up without effect.
   std::chrono::milliseconds lock_timeout = limits::kLockWaitMax;

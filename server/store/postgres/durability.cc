@@ -1,48 +1,37 @@
 #include "server/store/postgres/durability.h"
 
-#include <string>
-
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 namespace idempotency {
 namespace {
 
-constexpr Statement kReadDurability = {"read_durability", R"sql(
-SELECT
-  current_setting('fsync'),
-  current_setting('synchronous_commit'),
-  current_setting('synchronous_standby_names')
-)sql",
-                                       Effect::kRead, Plan::kFresh};
-
-absl::Status NotDurable(const std::string& event, const std::string& reason) {
+absl::Status NotDurable(const char* event, const char* remedy) {
   return absl::FailedPreconditionError(
-      absl::StrCat("acknowledged records may be lost in a ", event, ": ",
-                   reason, ", or ask for less with --require_durability"));
+      absl::StrCat("acknowledged records may be lost in a ", event, ": set ",
+                   remedy, ", or ask for less with --require_durability"));
 }
 
-absl::Status CheckCrash(const std::string& fsync, const std::string& commit) {
-  if (fsync != "on") {
-    return NotDurable("crash", "set PostgreSQL's fsync to on");
+absl::Status CheckCrash(const DurabilitySettings& settings) {
+  if (settings.fsync != "on") return NotDurable("crash", "fsync to on");
+  if (settings.full_page_writes != "on") {
+    return NotDurable("crash", "full_page_writes to on");
   }
-  if (commit == "off") {
+  if (settings.synchronous_commit == "off") {
     return NotDurable("crash",
-                      "set synchronous_commit to on for the server's role");
+                      "synchronous_commit to on for the server's role");
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckFailover(const std::string& commit,
-                           const std::string& standbys) {
-  if (standbys.empty()) {
-    return NotDurable("failover",
-                      "name a standby in synchronous_standby_names");
+absl::Status CheckFailover(const DurabilitySettings& settings) {
+  if (settings.synchronous_standby_names.empty()) {
+    return NotDurable("failover", "synchronous_standby_names");
   }
   // With remote_write, the standby's machine must not crash beside.
-  if (commit != "on" && commit != "remote_apply") {
+  if (settings.synchronous_commit != "on" &&
+      settings.synchronous_commit != "remote_apply") {
     return NotDurable("failover",
-                      "set synchronous_commit to on or remote_apply for the "
+                      "synchronous_commit to on or remote_apply for the "
                       "server's role");
   }
   return absl::OkStatus();
@@ -50,17 +39,12 @@ absl::Status CheckFailover(const std::string& commit,
 
 }  // namespace
 
-absl::Status CheckDurability(StatementRunner& runner, Durability required) {
+absl::Status CheckDurability(const DurabilitySettings& settings,
+                             Durability required) {
   if (required == Durability::kAny) return absl::OkStatus();
-  const absl::StatusOr<pqxx::result> found = runner.Run(kReadDurability, {});
-  if (!found.ok()) return found.status();
-  const pqxx::row settings = (*found)[0];
-  const std::string& commit = settings[1].c_str();
-  if (absl::Status status = CheckCrash(settings[0].c_str(), commit);
-      !status.ok() || required == Durability::kCrash) {
-    return status;
-  }
-  return CheckFailover(commit, settings[2].c_str());
+  const absl::Status crash = CheckCrash(settings);
+  if (!crash.ok() || required == Durability::kCrash) return crash;
+  return CheckFailover(settings);
 }
 
 }  // namespace idempotency

@@ -2,8 +2,9 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_DURABILITY_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_DURABILITY_H_
 
+#include <string>
+
 #include "absl/status/status.h"
-#include "server/store/postgres/statement_runner.h"
 
 namespace idempotency {
 
@@ -15,10 +16,18 @@ enum class Durability {
   kFailover,
 };
 
-// Whether the session that `runner` runs its statements in has the settings
-// for it. FAILED_PRECONDITION names the setting that is in the way and what
-// to set.
-absl::Status CheckDurability(StatementRunner& runner, Durability required);
+// PostgreSQL's settings of these names, as a session has them.
+struct DurabilitySettings {
+  std::string fsync;
+  std::string full_page_writes;
+  std::string synchronous_commit;
+  std::string synchronous_standby_names;
+};
+
+// Whether they keep what is required. FAILED_PRECONDITION names the setting
+// that is in the way and what to set.
+absl::Status CheckDurability(const DurabilitySettings& settings,
+                             Durability required);
 
 }  // namespace idempotency
 

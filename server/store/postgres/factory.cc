@@ -8,6 +8,9 @@
 namespace idempotency {
 namespace {
 
+constexpr Statement kOpenSession = {"open_session", "SELECT 1", Effect::kRead,
+                                    Plan::kFresh};
+
 ConnectionOptions Counted(ConnectionOptions options, Metrics& metrics) {
   options.metrics = &metrics;
   return options;
@@ -29,10 +32,15 @@ std::unique_ptr<Sweeper> MakePostgresSweeper(const ConnectionOptions& options,
 }
 
 std::function<absl::Status()> MakeDurabilityCheck(
-    const ConnectionOptions& options, const Clock& clock, Durability required) {
-  if (required == Durability::kAny) return nullptr;
-  return [connection = std::make_shared<Connection>(options, clock), required] {
-    return CheckDurability(*connection, required);
+    const ConnectionOptions& options, const Clock& clock,
+    std::atomic<bool>& not_durable) {
+  if (options.durability == Durability::kAny) return nullptr;
+  return [options, &clock, &not_durable] {
+    absl::Status status =
+        Connection(options, clock).Run(kOpenSession, {}).status();
+    if (status.ok()) not_durable = false;
+    if (absl::IsFailedPrecondition(status)) not_durable = true;
+    return status;
   };
 }
 

@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_SERVER_STORE_POSTGRES_FACTORY_H_
 #define IDEMPOTENCY_SERVER_STORE_POSTGRES_FACTORY_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -11,7 +12,6 @@
 #include "server/core/reaper.h"
 #include "server/core/store.h"
 #include "server/store/postgres/connection_options.h"
-#include "server/store/postgres/durability.h"
 
 namespace idempotency {
 
@@ -26,11 +26,13 @@ std::unique_ptr<Sweeper> MakePostgresSweeper(const ConnectionOptions& options,
                                              const Clock& clock,
                                              Metrics& metrics);
 
-// CheckDurability() over a connection of its own, made when it is first needed
-// and kept. To be called by one thread at a time. Null where nothing is
+// Opens a session, which has the settings of now, and says whether it keeps
+// what `options` require; sets `not_durable` if it does not, and clears it if
+// it does. To be called by one thread at a time. Null where nothing is
 // required.
 std::function<absl::Status()> MakeDurabilityCheck(
-    const ConnectionOptions& options, const Clock& clock, Durability required);
+    const ConnectionOptions& options, const Clock& clock,
+    std::atomic<bool>& not_durable);
 
 }  // namespace idempotency
 

@@ -1,0 +1,1 @@
+// Nothing but the headers that tests share, see CMakeLists.txt.
