@@ -18,7 +18,7 @@ import summary
 from faults import CLASSES
 from histories import Traffic, now
 from programs import ProgramDied, ProgramError
-from rounds import Caller, Check, Injection
+from rounds import Caller, Check, Injection, noting
 from servers import Replies, has_mapped
 
 _MS = 1_000_000
@@ -248,7 +248,7 @@ class RunTest(unittest.TestCase):
                                  (IndexError("i"), "DEFECT: ")):
             round_ = _round()
             with contextlib.redirect_stderr(io.StringIO()), \
-                    run.noting(round_, "broke off"):
+                    noting(round_, "broke off"):
                 raise error
             self.assertEqual(round_.problems, [f"broke off: {error}"])
             self.assertEqual(len(round_.violations), violation is not None)

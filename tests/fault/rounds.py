@@ -10,10 +10,11 @@ import shutil
 import signal
 import subprocess
 import time
+import traceback
 
 import programs
 from histories import Notes, Traffic, now
-from programs import ProgramDied
+from programs import ProgramDied, ProgramError
 
 _SECOND = 1_000_000_000
 _CALLERS = 3
@@ -108,6 +109,22 @@ class Caller:
             status = programs.stop(self._process, signal.SIGKILL)
         self._process.stdin.close()
         return status
+
+
+@contextlib.contextmanager
+def noting(round_, what):
+    """Goes on behind an error, which is a problem of the round, and a violation
+    unless it is known to happen."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ProgramDied):
+            round_.violations.append(f"L2: {error}")
+        elif not isinstance(error, (ProgramError, OSError,
+                                    subprocess.SubprocessError)):
+            traceback.print_exc()
+            round_.violations.append(f"DEFECT: the harness raised {error!r}")
+        round_.problems.append(f"{what}: {error}")
 
 
 class Round:

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -26,8 +25,8 @@ from deployment import Deployment, Programs
 from faults import CLASSES
 from planted import read_bugs  # mutants has its folder
 from postgres import end_on_sigterm
-from programs import ProgramDied, ProgramError
-from rounds import Round
+from programs import ProgramError
+from rounds import Round, noting
 
 # One of each kind, and quick ones.
 _QUICK = ("server_killed", "owner_killed", "postgres_stopped_immediate",
@@ -35,22 +34,6 @@ _QUICK = ("server_killed", "owner_killed", "postgres_stopped_immediate",
           "rows_locked")
 _FAILED_MAX = 3
 _QUICK_MUTANT = "01_finalize_without_token"
-
-
-@contextlib.contextmanager
-def noting(round_, what):
-    """Goes on behind an error, which is a problem of the round, and a violation
-    unless it is known to happen."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, ProgramDied):
-            round_.violations.append(f"L2: {error}")
-        elif not isinstance(error, (ProgramError, OSError,
-                                    subprocess.SubprocessError)):
-            traceback.print_exc()
-            round_.violations.append(f"DEFECT: the harness raised {error!r}")
-        round_.problems.append(f"{what}: {error}")
 
 
 class Runner:

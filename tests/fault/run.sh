@@ -132,6 +132,9 @@ configure() {
   }
 }
 
+# Rows of the ledger tell of the tree that is built now.
+eval "$(python3 "$root/tests/fault/ledger.py" begin)"
+
 mkdir -p "$build/fault"
 build=$(cd "$build" && pwd)
 [[ -f $build/CMakeCache.txt ]] ||
