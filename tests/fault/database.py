@@ -8,10 +8,14 @@ import signal
 import subprocess
 
 import programs
-from postgres import PostgresNode
+from postgres import PostgresNode, send_signal, wait_until
 from programs import ProgramError
 
 NAME = "fault"
+_CONNECTIONS = 30
+_RESERVED = 8  # of them for us
+# What a fault may change, as it is otherwise.
+_USUAL = {"default_transaction_read_only": "off", "deadlock_timeout": "200ms"}
 ROLE = "coordinator"
 _SMALL_BYTES = 320 << 20
 _RIVAL = "fault-rival"
@@ -66,10 +70,10 @@ class Database:
 
     def __init__(self, log):
         self.node = PostgresNode(
-            "fault", log, max_connections="30",
-            superuser_reserved_connections="8", max_wal_size="96MB",
-            min_wal_size="32MB", wal_keep_size="0",
-            autovacuum_naptime="5s", deadlock_timeout="200ms")
+            "fault", log, max_connections=str(_CONNECTIONS),
+            superuser_reserved_connections=str(_RESERVED),
+            max_wal_size="96MB", min_wal_size="32MB", wal_keep_size="0",
+            autovacuum_naptime="5s", **_USUAL)
         self._mounts = []
         self._rivals = []
         try:
@@ -152,8 +156,28 @@ class Database:
                  "idempotency_conflicts, fault_transitions")
 
     def sessions(self):
-        """The pids of the servers' sessions."""
-        return self.node.backends(_SERVERS)
+        """The pids of the servers' sessions, of which there is one at least."""
+        return wait_until("servers have sessions",
+                          lambda: self.node.backends(_SERVERS))
+
+    def is_full(self):
+        """Whether there is no connection left but for us."""
+        return (len(self.node.backends(f"usename = '{ROLE}'"))
+                >= _CONNECTIONS - _RESERVED)
+
+    def deadlocks(self):
+        """How many there have been; sessions tell it some time later."""
+        return int(self.sql("SELECT deadlocks FROM pg_stat_database WHERE "
+                            f"datname = '{NAME}'"))
+
+    def logged(self):
+        """The bytes of PostgreSQL's log, for has_logged()."""
+        return os.path.getsize(self.node.log)
+
+    def has_logged(self, words, since):
+        with open(self.node.log, "rb") as log:
+            log.seek(since)
+            return words.encode() in log.read()
 
     def end_sessions(self):
         """All servers have to connect anew."""
@@ -215,13 +239,12 @@ class Database:
         """Up, resumed, alone and with the settings that it was made with."""
         self.node.resume()
         for pid in self.node.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
         if not self.node.is_running():
             self.node.launch()
         self.node.wait_until_up()
         self.end_rivals()
-        self.node.set(default_transaction_read_only="off")
+        self.node.set(**_USUAL)
 
     def undo(self):
         """What a fault that broke off has left in the database."""

@@ -10,7 +10,7 @@ import time
 import programs
 from database import Database
 from programs import ProgramError
-from servers import Server
+from servers import Replies, Server
 
 _SERVERS = 3
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -54,21 +54,28 @@ class Wallet:
     def start(self):
         """With all that it did before."""
         self._process = programs.start(
-            self._command, self._log, stdin=subprocess.PIPE,
+            self._command, self._log, signal.SIGKILL, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE)
-        if self._process.stdout.readline().strip() != b"ready":
+        self._replies = Replies("the wallet", self._process)
+        if self._replies.next() != "ready":
             raise ProgramError("the wallet did not start")
+
+    def require_running(self):
+        if self._process.poll() is not None:
+            raise ProgramError("the wallet has ended by itself, with "
+                               f"{self._process.returncode}")
 
     def send_signal(self, number):
         self._process.send_signal(number)
 
     def kill(self):
+        self.require_running()
         self.stop(signal.SIGKILL)
 
     def stop(self, number=signal.SIGTERM):
         programs.stop(self._process, number)
         self._process.stdin.close()
-        self._process.stdout.close()
+        self._replies.close()
 
 
 class Deployment:
@@ -122,7 +129,7 @@ class Deployment:
     def use_server(self, program):
         """All servers are that program from the next heal() on."""
         for server in self.servers:
-            server.kill()
+            server.discard()
             server.program = program
 
     def close(self):

@@ -17,7 +17,7 @@ def _stop(r, callers, low, high):
 def _kill(r, callers):
     with r.noted(callers):
         for caller in callers:
-            caller.kill()
+            r.kill(caller)
     r.hold(0.1, 1)
     for _ in callers:
         r.add_caller()

@@ -1,6 +1,7 @@
 """Faults of what PostgreSQL runs on and of who else uses it."""
 
 import contextlib
+import time
 
 from faults import fault
 from postgres import wait_until
@@ -16,14 +17,18 @@ def _lacks_small(deployment):
 
 @fault("disk_full", "no room on the disk of the records", lacks=_lacks_small)
 def _(r):
+    since = r.database.logged()
     # What is there already has room in its pages; new pages are needed soon.
     with r.database.full(r.database.small_data):
         r.hold(1, 3)
+        r.expect_soon(lambda: r.database.has_logged("No space left on device",
+                                                    since), "there was no room")
 
 
 @fault("disk_full_wal", "no room on the disk of the WAL: PostgreSQL panics",
        injections=1, lacks=_lacks_small)
 def _(r):
+    since = r.database.logged()
     with r.database.full(r.database.small_wal):
         # The segments that it keeps for later are used up first.
         with contextlib.suppress(ProgramError):
@@ -31,6 +36,7 @@ def _(r):
                 r.database.sql("SELECT pg_switch_wal(); INSERT INTO rival_rows "
                                "SELECT 1, 1 WHERE false; SELECT txid_current()")
         r.hold(0.5, 1.5)
+    r.expect(r.database.has_logged("PANIC:", since), "PostgreSQL panicked")
     if not r.database.node.is_running():
         r.database.node.launch()
     r.database.node.wait_until_up()
@@ -52,6 +58,7 @@ def _(r):
     r.database.end_sessions()
     for _ in range(12):
         r.database.rival(["SELECT pg_sleep(60)"], role="coordinator")
+    r.expect_soon(r.database.is_full, "no connection was left")
     r.hold(1, 2)
     r.database.end_rivals()
 
@@ -73,9 +80,11 @@ def _rows(r, count, order):
        injections=3)
 def _(r):
     seconds = r.random.choice((0.05, 0.3, 1, 2.5))
-    r.rival([f"BEGIN; SELECT 1 FROM {_TABLE} WHERE ctid = ANY(ARRAY("
-             f"{_rows(r, 200, 'claimed_at DESC')})) FOR UPDATE; "
-             f"SELECT pg_sleep({seconds}); COMMIT"])
+    r.expect(r.rival([
+        f"DO $$ BEGIN PERFORM 1 FROM {_TABLE} WHERE ctid = ANY(ARRAY("
+        f"{_rows(r, 200, 'claimed_at DESC')})) FOR UPDATE; "
+        "IF NOT FOUND THEN RAISE 'no rows'; END IF; "
+        f"PERFORM pg_sleep({seconds}); END $$"]), "rows were locked")
 
 
 @fault("deadlocks", "a rival locks rows in the opposite order")
@@ -86,22 +95,33 @@ def _(r):
         "ORDER BY claimed_at DESC LIMIT 12) AS late ORDER BY key DESC LOOP "
         f"PERFORM 1 FROM {_TABLE} WHERE scope = '{r.scope}' AND "
         "key = row.key FOR UPDATE; PERFORM pg_sleep(0.03); END LOOP; END $$")
-    rivals = [r.database.rival([descending] * 3) for _ in range(3)]
-    for rival in rivals:
-        r.database.wait_for(rival)
+    before = r.database.deadlocks()
+    # Before servers give up waiting (lock_timeout, 100 ms).
+    r.database.node.set(deadlock_timeout="20ms")
+    end = time.monotonic() + 15
+    while time.monotonic() < end and r.database.deadlocks() == before:
+        rivals = [r.database.rival([descending] * 3) for _ in range(3)]
+        for rival in rivals:
+            r.database.wait_for(rival)
+        r.hold(0.2, 0.5)
+    r.database.node.set(deadlock_timeout="200ms")
+    r.expect(r.database.deadlocks() > before, "there was a deadlock")
 
 
 @fault("table_locked", "LOCK TABLE … ACCESS EXCLUSIVE for up to 3 s")
 def _(r):
-    r.rival([f"BEGIN; LOCK TABLE {_TABLE} IN ACCESS EXCLUSIVE MODE; "
-             f"SELECT pg_sleep({r.random.uniform(0.3, 3):.2f}); COMMIT"])
+    r.expect(r.rival([
+        f"BEGIN; LOCK TABLE {_TABLE} IN ACCESS EXCLUSIVE MODE; "
+        f"SELECT pg_sleep({r.random.uniform(0.3, 3):.2f}); COMMIT"]),
+        "the table was locked")
 
 
 @fault("policies_locked", "the policies' tables are locked for up to 3 s")
 def _(r):
-    r.rival(["BEGIN; LOCK TABLE ttl_policies, scope_policies IN "
-             "ACCESS EXCLUSIVE MODE; SELECT pg_sleep("
-             f"{r.random.uniform(1, 3):.2f}); COMMIT"])
+    r.expect(r.rival([
+        "BEGIN; LOCK TABLE ttl_policies, scope_policies IN ACCESS EXCLUSIVE "
+        f"MODE; SELECT pg_sleep({r.random.uniform(1, 3):.2f}); COMMIT"]),
+        "the tables were locked")
 
 
 def _maintenance(name, text, *script, injections=2):
@@ -142,8 +162,10 @@ _maintenance("checkpoints", "a storm of checkpoints",
 
 @fault("old_snapshot", "a transaction stays open and holds back vacuum")
 def _(r):
-    r.rival(["BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(); "
-             f"SELECT count(*) FROM {_TABLE}; SELECT pg_sleep(3); COMMIT"])
+    r.expect(r.rival([
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(); "
+        f"SELECT count(*) FROM {_TABLE}; SELECT pg_sleep(3); COMMIT"]),
+        "the transaction stayed open")
 
 
 @fault("policy_changed", "the policies in use are changed under load",

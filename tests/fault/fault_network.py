@@ -17,8 +17,11 @@ class _Link:
 
     def gates(self, r):
         """Those of one server, or of all."""
-        servers = r.servers if r.random.random() < 0.3 else [r.one_server()]
-        return [self._gate(server) for server in servers]
+        return (self.all_gates(r) if r.random.random() < 0.3 else
+                [self._gate(r.one_server())])
+
+    def all_gates(self, r):
+        return [self._gate(server) for server in r.servers]
 
 
 def _while(r, gates, command, low, high):
@@ -34,11 +37,27 @@ def _any_byte(r):
     return int(10 ** r.random.uniform(0, 5))
 
 
-def _register(link):
+def _ends(r, gates, action):
+    """What `action` arms has to end a connection, and is disarmed then."""
+    def cuts():
+        return sum(gate.cuts() for gate in gates)
+
+    before = cuts()
+    action()
+    r.expect_soon(lambda: cuts() > before, "a connection was ended")
+    for gate in gates:
+        gate.do("open")
+
+
+def _on(link):
+    """What registers a class of faults of these links."""
     def define(name, text, injections=3, mix="all"):
         return fault(f"{link.name}_{name}", f"connections {link.text} {text}",
                      injections, mix)
+    return define
 
+
+def _register_ends(link, define):
     @define("cut", "reset, some times in a row")
     def _(r):
         for _ in range(r.random.randint(1, 6)):
@@ -46,6 +65,42 @@ def _register(link):
                 gate.do("cut")
             r.hold(0, 0.2)
 
+    @define("half_closed", "end in one direction only, behind any byte")
+    def _(r):
+        gates = link.gates(r)
+        way = r.random.choice(("request", "reply"))
+        if r.random.random() < 0.5:
+            for gate in gates:
+                gate.do(f"half_close {way}")
+            r.hold(0.2, 1)
+        else:
+            def arm():
+                for gate in gates:
+                    gate.do(f"half_close_at_byte {way} {_any_byte(r)}")
+                r.hold(0.2, 1)
+            _ends(r, gates, arm)
+        for gate in gates:
+            gate.do("open")
+            gate.do("cut")
+
+    def end_at_bytes(r, way):
+        def arm():
+            for _ in range(r.random.randint(2, 6)):
+                for gate in link.gates(r):
+                    gate.do(f"cut_at_byte {way} {_any_byte(r)}")
+                r.hold(0.05, 0.3)
+        _ends(r, link.all_gates(r), arm)
+
+    @define("request_cut_at_byte", "reset behind any byte of a request")
+    def _(r):
+        end_at_bytes(r, "request")
+
+    @define("reply_cut_at_byte", "reset behind any byte of a reply")
+    def _(r):
+        end_at_bytes(r, "reply")
+
+
+def _register_spells(link, define):
     @define("refused", "reset and refused for a while")
     def _(r):
         _while(r, link.gates(r), "refuse", 0.3, 2)
@@ -72,39 +127,25 @@ def _register(link):
         _while(r, link.gates(r), f"throttle {r.random.randint(2, 100) * 1000}",
                1, 2.5)
 
-    @define("half_closed", "end in one direction only, behind any byte")
-    def _(r):
-        gates = link.gates(r)
-        way = r.random.choice(("request", "reply"))
-        for gate in gates:
-            gate.do(f"half_close {way}" if r.random.random() < 0.5 else
-                    f"half_close_at_byte {way} {_any_byte(r)}")
-        r.hold(0.2, 1)
-        for gate in gates:
-            gate.do("open")
-            gate.do("cut")
-
-    def end_at_bytes(r, way):
-        for _ in range(r.random.randint(2, 6)):
-            for gate in link.gates(r):
-                gate.do(f"cut_at_byte {way} {_any_byte(r)}")
-            r.hold(0.05, 0.3)
-
-    @define("request_cut_at_byte", "reset behind any byte of a request")
-    def _(r):
-        end_at_bytes(r, "request")
-
-    @define("reply_cut_at_byte", "reset behind any byte of a reply")
-    def _(r):
-        end_at_bytes(r, "reply")
-
     @define("replies_swallowed", "lose all replies for a while")
     def _(r):
         _while(r, link.gates(r), "swallow on", 0.1, 1)
 
 
 for _name in _LINKS:
-    _register(_Link(_name))
+    _register_ends(_Link(_name), _on(_Link(_name)))
+    _register_spells(_Link(_name), _on(_Link(_name)))
+
+
+def _cut_after_requests(r, link):
+    gates = link.all_gates(r)
+
+    def arm():
+        for _ in range(r.random.randint(4, 12)):
+            for gate in gates:
+                gate.do("cut_after_next_request")
+            r.hold(0.02, 0.25)
+    _ends(r, gates, arm)
 
 
 @fault("calls_cut_after_answer",
@@ -112,20 +153,14 @@ for _name in _LINKS:
        "it",
        injections=3)
 def _(r):
-    for _ in range(r.random.randint(4, 12)):
-        for server in r.servers:
-            server.to_callers.do("cut_after_next_request")
-        r.hold(0.02, 0.25)
+    _cut_after_requests(r, _Link("calls"))
 
 
 @fault("database_cut_after_commit",
        "a connection to PostgreSQL reset after a commit, before its reply",
        injections=3)
 def _(r):
-    for _ in range(r.random.randint(4, 12)):
-        for server in r.servers:
-            server.to_database.do("cut_after_next_request")
-        r.hold(0.02, 0.25)
+    _cut_after_requests(r, _Link("database"))
 
 
 @fault("database_gone_after_commit", "PostgreSQL commits, and is out of reach "

@@ -1,10 +1,9 @@
 """Faults of PostgreSQL's processes."""
 
-import contextlib
-import os
 import signal
 
 from faults import fault
+from postgres import send_signal
 
 
 def _restart(r, stop):
@@ -41,22 +40,18 @@ def _(r):
 @fault("backend_killed",
        "SIGKILL of a backend, whereupon PostgreSQL restarts all of them")
 def _(r):
-    _signal(r.random.choice(r.database.sessions()), signal.SIGKILL)
+    r.expect(send_signal(r.random.choice(r.database.sessions()),
+                         signal.SIGKILL), "the backend was there")
     r.hold(0.1, 0.5)
     r.database.node.wait_until_up()
 
 
-def _signal(pid, which):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, which)
-
-
 def _pause(r, pids, low, high):
-    for pid in pids:
-        _signal(pid, signal.SIGSTOP)
+    stopped = [pid for pid in pids if send_signal(pid, signal.SIGSTOP)]
+    r.expect(stopped, "there was a process to stop")
     r.hold(low, high)
-    for pid in pids:
-        _signal(pid, signal.SIGCONT)
+    for pid in stopped:
+        send_signal(pid, signal.SIGCONT)
 
 
 @fault("backend_stopped", "SIGSTOP of one backend for up to three leases",

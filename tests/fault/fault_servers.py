@@ -7,7 +7,7 @@ import struct
 import time
 
 from faults import fault
-from servers import address_space, open_files
+from servers import address_space, has_mapped, open_files
 
 
 @fault("server_killed", "SIGKILL of a server, which is started again",
@@ -42,7 +42,7 @@ def _(r):
        injections=3)
 def _(r):
     server = r.one_server()
-    r.expect(server.terminate() == 0, "a drained server ends with status 0")
+    server.drain()
     r.hold(0.1, 0.5)
     r.start(server)
 
@@ -204,8 +204,9 @@ def _run_with_clock(r, seconds_off):
 
     set_clock(seconds_off[0])
     server = r.one_server()
-    server.restart(environment={"SKEWED_CLOCK": file,
-                                "LD_PRELOAD": r.deployment.programs.clock})
+    library = r.deployment.programs.clock
+    server.restart(environment={"SKEWED_CLOCK": file, "LD_PRELOAD": library})
+    r.expect(has_mapped(server.pid, library), "the server has another clock")
     for seconds in seconds_off:
         set_clock(seconds)
         r.hold(3 / len(seconds_off), 4 / len(seconds_off))

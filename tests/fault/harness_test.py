@@ -1,15 +1,25 @@
 #!/usr/bin/env python3
 """What the harness counts, and what it must not count."""
 
+import contextlib
+import io
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 import types
 import unittest
 
 import ledger
+import run
 import summary
-from histories import Traffic
-from rounds import Injection
+from faults import CLASSES
+from histories import Traffic, now
+from programs import ProgramDied, ProgramError
+from rounds import Caller, Check, Injection, noting
+from servers import Replies, has_mapped
 
 _MS = 1_000_000
 _S = 1_000 * _MS
@@ -62,6 +72,15 @@ class TrafficTest(unittest.TestCase):
         self.traffic.read()
         self.assertEqual(self.traffic.overlapping(10 * _MS, 20 * _MS), 2)
 
+    def test_calls_of_a_killed_caller_are_under_way_no_more(self):
+        self.write("a", _calls("a", (1, 2), (3, None)))
+        self.write("b", _calls("b", (3, None)))
+        self.traffic.read()
+        self.traffic.forget(os.path.join(self._folder.name, "a"))
+        self.assertEqual(self.traffic.overlapping(0, 5 * _MS), 3)
+        later = now() + _S
+        self.assertEqual(self.traffic.overlapping(later, later + _S), 1)
+
     def test_one_answer_is_no_recovery(self):
         spans = [(1001, 1002)] + [(t, t + 1) for t in range(3000, 4000, 10)]
         self.write("a", _calls("a", *spans))
@@ -70,13 +89,22 @@ class TrafficTest(unittest.TestCase):
         self.assertIsNone(self.traffic.recovered_at(_S, rate=500))
 
 
-def _result(*injections, problems=(), violations=(), counts=None):
-    round_ = types.SimpleNamespace(
-        number=1, fault_class=types.SimpleNamespace(name="test"),
+_CHECKED = {"operations": 1}
+
+
+def _round(*injections, name="test", problems=(), violations=()):
+    return types.SimpleNamespace(
+        number=1, fault_class=types.SimpleNamespace(name=name),
         injections=list(injections), problems=list(problems),
-        dead_servers=[],
+        violations=list(violations),
         traffic=types.SimpleNamespace(internal_errors=0))
-    return summary.Result(round_, counts or {"operations": 1}, violations)
+
+
+def _result(*injections, name="test", problems=(), violations=(),
+            counts=None):
+    return summary.Result(
+        _round(*injections, name=name, problems=problems),
+        _CHECKED if counts is None else counts, violations)
 
 
 def _good():
@@ -111,6 +139,192 @@ class CountingTest(unittest.TestCase):
     def test_a_violation_is_counted_in_any_case(self):
         result = _result(problems=["broke off"], violations=["S7 k: a, b"])
         self.assertEqual(summary.ledger_counts([result])["violations"], 1)
+
+
+class PublishingTest(unittest.TestCase):
+    def publish(self, results, **left_out):
+        with tempfile.TemporaryDirectory() as folder, \
+                contextlib.redirect_stdout(io.StringIO()), \
+                contextlib.redirect_stderr(io.StringIO()):
+            return summary.publish(results, folder, **left_out)
+
+    def test_a_run_is_as_it_should_be(self):
+        uncounted = _good()
+        uncounted.during = 0
+        self.assertTrue(self.publish([_result(_good()), _result(uncounted),
+                                      _result(_good(), name="other")]))
+
+    def test_violations_fail_it(self):
+        self.assertFalse(self.publish([
+            _result(_good()), _result(_good(), violations=["S7 k: a"])]))
+        died = summary.Result(_round(_good(), violations=["L2: it died"]),
+                              _CHECKED, [])
+        self.assertFalse(self.publish([died]))
+
+    def test_a_round_without_a_whole_check_fails_it(self):
+        self.assertFalse(self.publish([
+            _result(_good()), _result(_good(), counts={})]))
+
+    def test_a_class_of_which_nothing_counted_fails_it(self):
+        uncounted = _good()
+        uncounted.during = 0
+        self.assertFalse(self.publish([_result(_good()),
+                                       _result(uncounted, name="other")]))
+        self.assertFalse(self.publish([_result(problems=["broke off"])]))
+
+    def test_a_run_without_rounds_fails(self):
+        self.assertFalse(self.publish([]))
+
+    def test_a_class_left_out_fails_it_only_if_it_was_named(self):
+        for allowed in (True, False):
+            self.assertEqual(allowed, self.publish(
+                [_result(_good())], left_out=["a is left out: no b"],
+                may_leave_out=allowed))
+
+
+class CheckTest(unittest.TestCase):
+    def check(self, script):
+        with tempfile.TemporaryDirectory() as folder:
+            return Check(types.SimpleNamespace(folder=folder),
+                         ["sh", "-c", script]).finish()
+
+    def test_there_are_counts_of_a_whole_check_only(self):
+        told = "echo checked operations=5;"
+        self.assertEqual(self.check(told), ({"operations": 5}, [], None))
+        counts, violations, trouble = self.check(
+            f"echo S7 k: a; {told} exit 1")
+        self.assertEqual((counts, violations, trouble),
+                         ({"operations": 5}, ["S7 k: a"], None))
+        for script in (told + "exit 2", told + "exit 1", told + "kill -9 $$",
+                       f"echo S7 k: a; {told}", "true"):
+            counts, _, trouble = self.check(script)
+            self.assertEqual(counts, {}, script)
+            self.assertIsNotNone(trouble, script)
+
+
+class ProgramsTest(unittest.TestCase):
+    def caller(self, *command):
+        caller = Caller("c1", command, "c1.history", subprocess.DEVNULL)
+        self.addCleanup(caller.wait)
+        return caller
+
+    def test_a_caller_that_has_ended_by_itself_cannot_be_killed(self):
+        caller = self.caller("sh", "-c", "exit 3")
+        while caller.is_running():
+            time.sleep(0.01)
+        for step in (caller.kill, caller.require_running):
+            with self.assertRaisesRegex(ProgramDied, "c1 .* with 3"):
+                step()
+
+    def test_a_caller_that_runs_can(self):
+        caller = self.caller("sleep", "60")
+        caller.require_running()
+        caller.kill()
+        self.assertEqual(caller.wait(), -signal.SIGKILL)
+
+    def test_what_a_process_has_mapped(self):
+        self.assertTrue(has_mapped(os.getpid(), sys.executable))
+        self.assertFalse(has_mapped(os.getpid(), __file__))
+        self.assertFalse(has_mapped(os.getpid(), "/nowhere/lib.so"))
+
+    def test_replies_have_a_limit(self):
+        with subprocess.Popen(["sh", "-c", "echo ready; exec sleep 60"],
+                              stdout=subprocess.PIPE) as process:
+            replies = Replies("it", process)
+            self.assertEqual(replies.next(), "ready")
+            with self.assertRaises(ProgramError):
+                replies.next(seconds=0.01)
+            process.kill()
+            with self.assertRaises(ProgramError):
+                replies.next()
+            replies.close()
+
+
+class RunTest(unittest.TestCase):
+    def test_what_breaks_a_round_off(self):
+        for error, violation in ((ProgramDied("s1"), "L2: s1"),
+                                 (ProgramError("slow"), None),
+                                 (FileNotFoundError("f"), None),
+                                 (IndexError("i"), "DEFECT: ")):
+            round_ = _round()
+            with contextlib.redirect_stderr(io.StringIO()), \
+                    noting(round_, "broke off"):
+                raise error
+            self.assertEqual(round_.problems, [f"broke off: {error}"])
+            self.assertEqual(len(round_.violations), violation is not None)
+            self.assertTrue("".join(round_.violations).startswith(
+                violation or ""))
+
+    def test_what_ends_a_run(self):
+        def end(error):
+            def play():
+                raise error
+            with contextlib.redirect_stderr(io.StringIO()):
+                return run.until_it_ends(play)
+
+        self.assertEqual(run.until_it_ends(lambda: 2), 2)
+        self.assertEqual(end(SystemExit(128 + signal.SIGTERM)), 143)
+        self.assertEqual(end(KeyboardInterrupt()), 130)
+        self.assertEqual(end(ProgramError("x")), 1)
+        self.assertEqual(end(ValueError("x")), 1)
+
+    def play(self, names, minutes, result=lambda name: _result(name=name)):
+        """The names of the classes that were played."""
+        results, played = [], []
+
+        def play(fault_class):
+            played.append(fault_class.name)
+            results.append(result(fault_class.name))
+
+        run.play_classes(
+            types.SimpleNamespace(play=play, finish=lambda: None), results,
+            [types.SimpleNamespace(name=name) for name in names], None,
+            types.SimpleNamespace(minutes=minutes, seed=1),
+            types.SimpleNamespace(minutes=lambda: len(played)))
+        return played
+
+    def test_a_class_of_which_nothing_counted_is_played_once_more(self):
+        def result(name):
+            return _result(*[_good()] * (name != "b"), name=name)
+
+        played = self.play(["a", "b", "c"], None, result)
+        self.assertEqual(sorted(played[:3]), ["a", "b", "c"])
+        self.assertEqual(played[3:], ["b"])
+
+    def test_classes_are_played_while_there_is_time(self):
+        self.assertEqual(len(self.play(["a", "b"], 5)), 5)
+        self.assertEqual(self.play(["a"], 0), [])
+
+    def test_says_what_it_leaves_out(self):
+        deployment = types.SimpleNamespace(
+            programs=types.SimpleNamespace(previous=None))
+        chosen, left_out = run.choose(
+            deployment, ["versions_mixed", "server_killed"], False)
+        self.assertEqual(chosen, [CLASSES["server_killed"]])
+        self.assertEqual(len(left_out), 1)
+        self.assertIn("versions_mixed", left_out[0])
+
+    def test_a_run_that_ends_early_is_in_the_ledger(self):
+        with tempfile.TemporaryDirectory() as folder:
+            before = ledger.LEDGER
+            ledger.LEDGER = os.path.join(folder, "ledger.tsv")
+            self.addCleanup(setattr, ledger, "LEDGER", before)
+            faults = run.FaultRun(
+                types.SimpleNamespace(quick=False, classes="a", seed=1),
+                folder, types.SimpleNamespace(minutes=lambda: 1))
+
+            def play():
+                faults.results.append(_result(_good(), violations=["S7"]))
+                raise SystemExit(143)
+
+            with contextlib.redirect_stdout(io.StringIO()), \
+                    contextlib.redirect_stderr(io.StringIO()):
+                status = run.until_it_ends(play)
+                self.assertFalse(faults.publish())
+            faults.write_down()
+            self.assertEqual(status, 143)
+            (row,) = ledger.read()
+            self.assertEqual((row["faults"], row["violations"]), ("1", "1"))
 
 
 class LedgerTest(unittest.TestCase):

@@ -52,7 +52,7 @@ class Traffic:
 
     def __init__(self):
         self._files = {}  # path: (file, what there is of its last line)
-        self._open = {}  # op: when it was called
+        self._open = {}  # op: (when it was called, the path)
         # Answers by their time; files may be behind one another by some ms.
         self._answered = []  # (answered, called, whether it was of use)
         self._good = []  # when an answer of use came, sorted
@@ -63,25 +63,41 @@ class Traffic:
         self._files[path] = (None, b"")
 
     def read(self):
-        for path, (file, rest) in self._files.items():
-            if file is None:
-                if not os.path.exists(path):
-                    continue
-                file = open(path, "rb")
-            lines = (rest + file.read()).split(b"\n")
-            self._files[path] = (file, lines.pop())
-            for line in lines:
-                self._take(line.decode("ascii"))
+        for path in self._files:
+            self._read(path)
 
-    def _take(self, line):
+    def _read(self, path):
+        file, rest = self._files[path]
+        if file is None:
+            if not os.path.exists(path):
+                return
+            file = open(path, "rb")
+        lines = (rest + file.read()).split(b"\n")
+        self._files[path] = (file, lines.pop())
+        for line in lines:
+            self._take(line.decode("ascii"), path)
+
+    def forget(self, path):
+        """Its caller has just ended, and with it the calls under way."""
+        self._read(path)
+        file, _ = self._files.pop(path)
+        if file is not None:
+            file.close()
+        ended = now()
+        for op, (called, of) in list(self._open.items()):
+            if of == path:
+                del self._open[op]
+                self._answered.append((ended, called, False))
+
+    def _take(self, line, path):
         word, _, rest = line.partition(" ")
         if word == "call":
             fields = _fields(rest)
-            self._open[fields["op"]] = int(fields["t"])
+            self._open[fields["op"]] = (int(fields["t"]), path)
         elif word == "answer":
             fields = _fields(rest)
             answered = int(fields["t"])
-            called = self._open.pop(fields["op"], answered)
+            called, _ = self._open.pop(fields["op"], (answered, path))
             good = fields["code"] not in _UNANSWERED
             self.internal_errors += fields["code"] == "INTERNAL"
             self._answered.append((answered, called, good))
@@ -100,7 +116,7 @@ class Traffic:
         """How many calls were under way at some moment of that time."""
         return (sum(called <= end and answered >= begin
                     for answered, called, _ in self._answered)
-                + sum(called <= end for called in self._open.values()))
+                + sum(called <= end for called, _ in self._open.values()))
 
     def recovered_at(self, since, rate, window=_SECOND // 2):
         """When the first window begins, after `since`, in which so many answers

@@ -6,7 +6,6 @@ they end with the process, also by a SIGTERM if end_on_sigterm() was called.
 """
 
 import atexit
-import contextlib
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                              "support"))
 import programs
 from ports import free_port
-from programs import ProgramError
+from programs import ProgramDied, ProgramError
 
 # Not in memory, so that a full disk and a slow fsync are real.
 _PARENT = "/var/tmp"
@@ -80,9 +79,13 @@ def _children(pid):
         return []
 
 
-def _signal(pid, which):
-    with contextlib.suppress(ProcessLookupError):
+def send_signal(pid, which):
+    """Returns whether there was such a process."""
+    try:
         os.kill(pid, which)
+        return True
+    except ProcessLookupError:
+        return False
 
 
 def _has_ended(pid):
@@ -107,7 +110,7 @@ class PostgresNode:
         self.port = free_port()
         self._binaries = programs.postgres_binaries()
         self._user = programs.unprivileged_user()
-        self._log = log
+        self.log = log
         self._settings = {**_SETTINGS, **settings}
         self._postmaster = None
         self._stopped = False  # by pause()
@@ -199,7 +202,7 @@ class PostgresNode:
         self.set(synchronous_standby_names=application_name or "")
 
     def reload(self):
-        _signal(self._postmaster.pid, signal.SIGHUP)
+        send_signal(self._postmaster.pid, signal.SIGHUP)
 
     def _write_settings(self):
         lines = {**self._settings, "port": str(self.port),
@@ -225,20 +228,24 @@ class PostgresNode:
         """start() that does not wait."""
         if self._postmaster is not None and self._postmaster.poll() is None:
             raise ProgramError(f"{self.name} runs already")
-        with open(self._log, "ab") as log:
+        with open(self.log, "ab") as log:
             self._postmaster = programs.start(
                 [self._binary("postgres"), "-D", self.data], log,
                 stop_signal=signal.SIGQUIT, user=self._user)
         self._stopped = False
 
     def wait_until_up(self, seconds=60):
-        def is_ready():
-            if self._postmaster.poll() is not None:
-                raise ProgramError(f"{self.name} did not start; see "
-                                   f"{self._log}")
-            return self.is_up()
-        wait_until(f"{self.name} takes connections; see {self._log}", is_ready,
-                   seconds)
+        """Raises ProgramDied unless it comes up."""
+        deadline = time.monotonic() + seconds
+        while not self.is_up():
+            if not self.is_running():
+                raise ProgramDied(f"PostgreSQL {self.name} did not start; see "
+                                  f"{self.log}")
+            if time.monotonic() > deadline:
+                raise ProgramDied(f"PostgreSQL {self.name} takes no "
+                                  f"connections after {seconds} s; see "
+                                  f"{self.log}")
+            time.sleep(0.05)
 
     def is_running(self):
         return self._postmaster is not None and self._postmaster.poll() is None
@@ -293,13 +300,13 @@ class PostgresNode:
         the signal, so that none is missed that it just starts."""
         pid = self._postmaster.pid
         if which == signal.SIGKILL:
-            _signal(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
             children = self.processes()
-        _signal(pid, which)
+        send_signal(pid, which)
         if which != signal.SIGKILL:
             children = self.processes()
         for child in children:
-            _signal(child, which)
+            send_signal(child, which)
         return children
 
     def processes(self):

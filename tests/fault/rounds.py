@@ -10,9 +10,11 @@ import shutil
 import signal
 import subprocess
 import time
+import traceback
 
 import programs
 from histories import Notes, Traffic, now
+from programs import ProgramDied, ProgramError
 
 _SECOND = 1_000_000_000
 _CALLERS = 3
@@ -75,16 +77,23 @@ class Caller:
     def __init__(self, name, command, history, log):
         self.name = name
         self.history = history
-        self._process = programs.start(command, log, stdin=subprocess.PIPE,
-                                       stdout=log)
+        # A SIGTERM would never reach one that a fault has stopped.
+        self._process = programs.start(command, log, signal.SIGKILL,
+                                       stdin=subprocess.PIPE, stdout=log)
 
     def is_running(self):
         return self._process.poll() is None
+
+    def require_running(self):
+        if not self.is_running():
+            raise ProgramDied(f"caller {self.name} has ended by itself, with "
+                              f"{self._process.returncode}")
 
     def send_signal(self, number):
         self._process.send_signal(number)
 
     def kill(self):
+        self.require_running()
         programs.stop(self._process, signal.SIGKILL)
         self._process.stdin.close()
 
@@ -100,6 +109,22 @@ class Caller:
             status = programs.stop(self._process, signal.SIGKILL)
         self._process.stdin.close()
         return status
+
+
+@contextlib.contextmanager
+def noting(round_, what):
+    """Goes on behind an error, which is a problem of the round, and a violation
+    unless it is known to happen."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ProgramDied):
+            round_.violations.append(f"L2: {error}")
+        elif not isinstance(error, (ProgramError, OSError,
+                                    subprocess.SubprocessError)):
+            traceback.print_exc()
+            round_.violations.append(f"DEFECT: the harness raised {error!r}")
+        round_.problems.append(f"{what}: {error}")
 
 
 class Round:
@@ -118,7 +143,7 @@ class Round:
         self.callers = []
         self.injections = []
         self.problems = []  # why the round as a whole does not count
-        self.dead_servers = []  # names of those that ended by themselves
+        self.violations = []  # those that the checker cannot see
         self.traffic = Traffic()
         self.wallet = None
         self._named = 0
@@ -147,6 +172,19 @@ class Round:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
             self.traffic.read()
+
+    def expect_soon(self, condition, what, seconds=5):
+        """expect() of what may need a moment more."""
+        end = time.monotonic() + seconds
+        while not (holds := condition()) and time.monotonic() < end:
+            self.hold(0.1, 0.1)
+        self.expect(holds, what)
+
+    def kill(self, caller):
+        """SIGKILL of one of the callers, which is one no more."""
+        caller.kill()
+        self.callers.remove(caller)
+        self.traffic.forget(caller.history)
 
     def start(self, *servers):
         for server in servers:
@@ -193,7 +231,6 @@ class Round:
             *_CALLER_FLAGS, "--mix=" + self.fault_class.mix,
             f"--seed={self.random.randrange(1 << 31)}"], history,
             self.deployment.log)
-        self.callers = [old for old in self.callers if old.is_running()]
         self.callers.append(caller)
         self._histories.append(history)
         self.traffic.add(history)
@@ -201,8 +238,9 @@ class Round:
     # The round itself.
 
     def play(self):
-        """Everything but the check. A ProgramError says why it broke off; the
-        callers are stopped in any case."""
+        """Everything but the check. A ProgramError says why it broke off, a
+        ProgramDied if that is a violation; the callers are stopped in any
+        case."""
         self._notes = Notes(os.path.join(self.folder, "harness.history"))
         self._notes.clock()
         try:
@@ -214,14 +252,19 @@ class Round:
                 self._inject(_AFTER_SECONDS if left else _LAST_AFTER_SECONDS)
                 if self.injections[-1].recovered_ms is None:
                     break
-            # A class has started again what it has ended.
-            self.dead_servers = [server.name for server in self.servers
-                                 if not server.is_running()]
+            self._require_all_running()
         finally:
             self._stop_callers()
             self._notes.clock()
             self._notes.close()
             self.traffic.close()
+        for server in self.servers:
+            server.require_running()
+
+    def _require_all_running(self):
+        """A class has started again what it has ended."""
+        for program in (*self.servers, *self.callers, self.wallet):
+            program.require_running()
 
     def _warm_up(self):
         """Until calls have been answered for long enough, often enough."""
@@ -234,6 +277,7 @@ class Round:
                 return
 
     def _inject(self, seconds_after):
+        self._require_all_running()
         begin = self._notes.note(fault=self.fault_class.name, phase="begin")
         self._notes.clock()
         injection = Injection(begin)
@@ -266,8 +310,8 @@ class Round:
         for caller in self.callers:
             status = caller.wait()
             if status != 0:
-                self.problems.append(f"caller {caller.name} ended with "
-                                     f"{status}")
+                self.violations.append(f"L2: caller {caller.name} ended with "
+                                       f"{status} when it was to stop")
         self.traffic.read()
         if self.wallet is not None:
             self.wallet.stop()
@@ -295,6 +339,17 @@ def _again(command, folder):
             + " \\\n    ".join(words) + "\n")
 
 
+def _trouble(status, counts, violations, lines):
+    """Why a checker that ended so is no check, or None."""
+    if status is None:
+        return "the checker did not end"
+    if status not in (0, 1) or not counts:
+        return f"the checker ended with {status}: " + " ".join(lines[-2:])
+    if (status == 1) != bool(violations):
+        return "the checker contradicts itself"
+    return None
+
+
 class Check:
     """fault-checker at work on a round, beside the next one."""
 
@@ -310,7 +365,7 @@ class Check:
 
     def finish(self):
         """Waits for it; returns (counts, lines that say violations, why it is
-        no check)."""
+        no check). There are counts of a whole check only."""
         left = self._begun + 2 * _CHECK_SECONDS - time.monotonic()
         try:
             status = self._process.wait(max(left, 0.01))
@@ -326,14 +381,8 @@ class Check:
                           (word.partition("=") for word in line.split()[1:])
                           if value.isdigit()}
         violations = [line for line in lines if INVARIANT.match(line)]
-        if status is None:
-            return counts, violations, "the checker did not end"
-        if status not in (0, 1) or not counts:
-            return counts, violations, (f"the checker ended with {status}: "
-                                        + " ".join(lines[-2:]))
-        if (status == 1) != bool(violations):
-            return counts, violations, "the checker contradicts itself"
-        return counts, violations, None
+        trouble = _trouble(status, counts, violations, lines)
+        return {} if trouble else counts, violations, trouble
 
     def forget(self):
         """The files of a round without violations are of no further use."""

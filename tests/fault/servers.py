@@ -9,10 +9,32 @@ import subprocess
 import time
 
 from ports import free_port
-from programs import ProgramError, start, stop
+from programs import ProgramDied, ProgramError, start, stop
 
-_GATE_SECONDS = 10
+_REPLY_SECONDS = 10
 _START_SECONDS = 30
+
+
+class Replies:
+    """The lines that a program prints, with a limit on how long it takes."""
+
+    def __init__(self, name, process):
+        self._name = name
+        self._pipe = process.stdout
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._pipe, selectors.EVENT_READ)
+
+    def next(self, seconds=_REPLY_SECONDS):
+        if not self._ready.select(seconds):
+            raise ProgramError(f"{self._name} does not answer")
+        line = self._pipe.readline().decode().strip()
+        if not line:
+            raise ProgramError(f"{self._name} has ended")
+        return line
+
+    def close(self):
+        self._ready.close()
+        self._pipe.close()
 
 
 class Gate:
@@ -24,9 +46,8 @@ class Gate:
         self._process = start(
             [program, f"--target={target_port}", f"--behind={behind}"], log,
             signal.SIGKILL, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._replies = selectors.DefaultSelector()
-        self._replies.register(self._process.stdout, selectors.EVENT_READ)
-        word, _, port = self._read().partition(" ")
+        self._replies = Replies("a gate", self._process)
+        word, _, port = self._replies.next().partition(" ")
         if word != "port":
             raise ProgramError("the gate did not say its port")
         self.port = int(port)
@@ -34,27 +55,29 @@ class Gate:
     def do(self, command):
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
-        reply = self._read()
+        reply = self._replies.next()
         if not reply.startswith("ok"):
             raise ProgramError(f"the gate answered '{command}' with '{reply}'")
         return reply[2:].strip()
 
-    def _read(self):
-        if not self._replies.select(_GATE_SECONDS):
-            raise ProgramError("a gate does not answer")
-        line = self._process.stdout.readline().decode().strip()
-        if not line:
-            raise ProgramError("a gate has ended")
-        return line
+    def cuts(self):
+        """How many connections it has ended behind a byte or an answer that it
+        was told of."""
+        counters = dict(word.split("=") for word in self.do("counters").split())
+        return int(counters["cuts"])
 
     def close(self):
         stop(self._process, signal.SIGKILL)
         self._process.stdin.close()
-        self._process.stdout.close()
+        self._replies.close()
 
 
 class Server:
-    """A server and its gates. The ports stay the same over restarts."""
+    """A server and its gates. The ports stay the same over restarts.
+
+    Raises ProgramDied where a server should be running, or end with status 0,
+    and that is not so.
+    """
 
     # The replicas are to find out quickly what is over again, and to clean up
     # while a round lasts; and some responses of the callers are longer than
@@ -72,6 +95,7 @@ class Server:
         self.to_callers = Gate(programs.gate, self._port, log, "grpc")
         self._uri = database.uri_by(self.to_database.port)
         self._process = None
+        self._asked_to_end = False
         self.changed = False
 
     @property
@@ -94,7 +118,9 @@ class Server:
         if environment:
             command = ["env", *(f"{name}={value}" for name, value
                                 in environment.items()), *command]
-        self._process = start(command, self._log)
+        self._asked_to_end = False
+        # A SIGTERM would never reach one that a fault has stopped.
+        self._process = start(command, self._log, signal.SIGKILL)
 
     def wait_until_listening(self):
         deadline = time.monotonic() + _START_SECONDS
@@ -102,11 +128,10 @@ class Server:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self._port)) == 0:
                     return
-            if not self.is_running():
-                raise ProgramError(f"server {self.name} ended with "
-                                   f"{self._process.returncode}")
+            self.require_running()
             if time.monotonic() > deadline:
-                raise ProgramError(f"server {self.name} does not listen")
+                raise ProgramDied(f"server {self.name} does not listen after "
+                                  f"{_START_SECONDS} s")
             time.sleep(0.02)
 
     def takes_calls(self):
@@ -122,41 +147,54 @@ class Server:
         except OSError:
             return False
 
+    def require_running(self):
+        if not self.is_running():
+            raise ProgramDied(f"server {self.name} has ended by itself, with "
+                              f"{self._process.returncode}")
+
     def send_signal(self, number):
+        self._asked_to_end |= number == signal.SIGTERM
         self._process.send_signal(number)
 
     def kill(self):
-        """SIGKILL, also while it is stopped."""
-        stop(self._process, signal.SIGKILL)
+        """SIGKILL, also while it is stopped. One that was asked to end before
+        may have done so, with status 0."""
+        if not (self._asked_to_end and self._process.poll() == 0):
+            self.require_running()
+        self.discard()
 
-    def terminate(self, seconds=20):
-        """SIGTERM; returns the status that it ended with."""
-        return stop(self._process, signal.SIGTERM, seconds)
+    def discard(self):
+        """kill() of whatever there is."""
+        if self._process is not None:
+            stop(self._process, signal.SIGKILL)
+
+    def drain(self, seconds=20):
+        """SIGTERM, at which it has to end in order."""
+        self.require_running()
+        status = stop(self._process, signal.SIGTERM, seconds)
+        if status != 0:
+            raise ProgramDied(f"server {self.name} ended with {status} when it "
+                              "was to drain")
 
     def restart(self, flags=(), environment=None, program=None):
         """Drains, then starts as told."""
-        self.terminate()
+        self.drain()
         self.start(flags, environment, program)
         self.wait_until_listening()
 
     def heal(self):
-        """As it was made: running, as usual, with gates open. Returns whether
-        it had to be started."""
+        """As it was made: running, as usual, with gates open."""
         for gate in (self.to_callers, self.to_database):
             gate.do("open")
         if self.is_running():
             self.send_signal(signal.SIGCONT)
-            if not self.changed:
-                return False
-            self.terminate()
+            if not self.changed and not self._asked_to_end:
+                return
+            self.discard()
         self.start()
-        return True
 
     def close(self):
-        if self._process is not None:
-            if self.is_running():
-                self.send_signal(signal.SIGCONT)
-            stop(self._process, signal.SIGKILL)
+        self.discard()
         self.to_callers.close()
         self.to_database.close()
 
@@ -165,6 +203,14 @@ def address_space(pid):
     """Bytes of address space that a process uses."""
     with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def has_mapped(pid, path):
+    """Whether that file is part of a process. LD_PRELOAD passes over a file
+    that is not there."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        mapped = {line.rstrip("\n").rpartition(" ")[2] for line in file}
+    return os.path.realpath(path) in mapped
 
 
 def open_files(pid):

@@ -17,6 +17,10 @@ class ProgramError(Exception):
     was asked of it."""
 
 
+class ProgramDied(ProgramError):
+    """A program that is to run ended by itself, or does not come up."""
+
+
 def unprivileged_user():
     """The user that PostgreSQL runs as: None unless we are root."""
     if os.geteuid() != 0:
