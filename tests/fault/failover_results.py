@@ -61,7 +61,8 @@ def describe(number, count, done):
             + (", ".join(f"{n} {kind}s" for kind, n
                          in done.acknowledged.items()) or "?")
             + "; lost " + (", ".join(f"{n} {kind}s" for kind, n in
-                                     done.lost.items()) or "none"))
+                                     done.lost.items())
+                           or ("?" if done.broke_off else "none")))
     if done.phantoms:
         text += (f"; {done.phantoms} changes shown that are gone, "
                  f"{done.phantom_reads} answers from them")
