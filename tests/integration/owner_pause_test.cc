@@ -8,13 +8,12 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/fault_calls.h"
+#include "tests/integration/two_replicas.h"
 #include "tests/support/replica.h"
 #include "tests/support/server_process.h"
-#include "tests/support/temp_postgres.h"
 
 namespace idempotency {
 namespace {
@@ -30,20 +29,8 @@ constexpr auto kOutcomeUnknown =
     v1::ReleaseRequest::DISPOSITION_OUTCOME_UNKNOWN;
 constexpr auto kNeverExecuted = v1::ReleaseRequest::DISPOSITION_NEVER_EXECUTED;
 
-class OwnerPauseTest : public ::testing::Test {
+class OwnerPauseTest : public TwoReplicasTest {
  protected:
-  static void SetUpTestSuite() {
-    database_ = new std::string(Require(TempPostgres::SharedDatabase()));
-    first_ = StartReplica(*database_).release();
-    second_ = StartReplica(*database_).release();
-  }
-
-  static void TearDownTestSuite() {
-    delete second_;
-    delete first_;
-    delete database_;
-  }
-
   // An owner in a process of its own that has been granted `key`, stopped.
   static std::unique_ptr<ServerProcess> StartAndStopOwner(
       const std::string& key, const std::string& policy, int status) {
@@ -74,33 +61,17 @@ class OwnerPauseTest : public ::testing::Test {
   }
 
   static v1::Claimed Granted(const v1::ClaimRequest& claim) {
-    const auto answer = ClaimPatiently(second_->stub(), claim);
-    EXPECT_EQ(Decided(answer), "Claimed");
-    return answer.ok() ? answer->claimed() : v1::Claimed();
-  }
-
-  // Waits until the attempt is abandoned.
-  static void WaitUntilAbandoned(const v1::ClaimRequest& claim) {
-    while (Decided(Send(second_->stub(), LookupOf(claim))) ==
-           "STATE_IN_PROGRESS") {
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-    ASSERT_EQ(Decided(Send(second_->stub(), LookupOf(claim))),
-              "STATE_IN_DOUBT");
+    return TwoReplicasTest::Granted(second(), claim);
   }
 
   static std::string Evidence(const std::string& key) {
-    return Require(TempPostgres::RunAt(
-        *database_, absl::StrCat("SELECT status_code, count FROM "
-                                 "idempotency_conflicts WHERE key = '",
-                                 key, "' ORDER BY status_code")));
+    return Sql(
+        absl::StrCat("SELECT status_code, count FROM "
+                     "idempotency_conflicts WHERE key = '",
+                     key, "' ORDER BY status_code"));
   }
 
-  static Stub& stub() { return first_->stub(); }
-
-  static inline std::string* database_ = nullptr;
-  static inline Replica* first_ = nullptr;
-  static inline Replica* second_ = nullptr;
+  static Stub& stub() { return first(); }
 };
 
 TEST_F(OwnerPauseTest, StoppedOwnerIsRefusedAfterAnotherTookOver) {

@@ -46,6 +46,7 @@
 #include "tests/integration/fault_calls.h"
 #include "tests/integration/http2_answer.h"
 #include "tests/integration/load.h"
+#include "tests/integration/two_replicas.h"
 #include "tests/support/replica.h"
 #include "tests/support/tcp_gate.h"
 #include "tests/support/temp_folder.h"
@@ -63,45 +64,15 @@ using ::testing::IsEmpty;
 constexpr milliseconds kLease{300};
 constexpr seconds kLong{20};
 
-class PostmortemTest : public ::testing::Test {
+class PostmortemTest : public TwoReplicasTest {
  protected:
-  static void SetUpTestSuite() {
-    database_ = new std::string(Require(TempPostgres::SharedDatabase()));
-    first_ = StartReplica(*database_).release();
-    second_ = StartReplica(*database_).release();
-  }
-  static void TearDownTestSuite() {
-    delete second_;
-    delete first_;
-    delete database_;
-  }
-
-  static Stub& first() { return first_->stub(); }
-  static Stub& second() { return second_->stub(); }
-
-  static std::string Sql(const std::string& sql) {
-    return Require(TempPostgres::RunAt(*database_, sql));
-  }
-
-  static v1::Claimed Granted(Stub& stub, const v1::ClaimRequest& claim) {
-    const auto answer = ClaimPatiently(stub, claim);
-    EXPECT_EQ(Decided(answer), "Claimed");
-    return answer.ok() ? answer->claimed() : v1::Claimed();
-  }
-
   // Granted, and its lease over.
   static v1::ClaimRequest Lapsed(const std::string& key) {
-    v1::ClaimRequest claim = ClaimFor(kLease, key);
+    const v1::ClaimRequest claim = ClaimFor(kLease, key);
     Granted(first(), claim);
-    while (Decided(Send(first(), LookupOf(claim))) == "STATE_IN_PROGRESS") {
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+    WaitUntilAbandoned(claim);
     return claim;
   }
-
-  static inline std::string* database_ = nullptr;
-  static inline Replica* first_ = nullptr;
-  static inline Replica* second_ = nullptr;
 };
 
 // A channel with gRPC's own retries, as a careless user sets them.
