@@ -126,8 +126,9 @@ install_packages "${IDEMPOTENCY_RUN_PACKAGES[@]}" \
 
 # configure SOURCE FOLDER FLAG...
 configure() {
-  cmake -S "$1" -B "$2" -G Ninja "${@:3}" >"$2.log" 2>&1 || {
-    cat "$2.log" >&2
+  mkdir -p "$2"
+  cmake -S "$1" -B "$2" -G Ninja "${@:3}" >"$2/cmake.log" 2>&1 || {
+    cat "$2/cmake.log" >&2
     return 1
   }
 }
