@@ -10,6 +10,7 @@ import subprocess
 import programs
 from postgres import PostgresNode, send_signal, wait_until
 from programs import ProgramError
+from servers import has_logged
 
 NAME = "fault"
 _CONNECTIONS = 30
@@ -36,6 +37,16 @@ COPY (SELECT clock_timestamp() AS at,
 COPY (SELECT * FROM idempotency_conflicts WHERE scope ~ '^{scope}(/|$)')
   TO STDOUT (FORMAT text, HEADER);
 COMMIT;
+"""
+# What left_keys.h says: the keys of a scope whose operations have no end.
+_LEFT = """\
+COPY (SELECT encode(convert_to(scope, 'UTF8'), 'hex'),
+        encode(convert_to(key, 'UTF8'), 'hex'), encode(request_hash, 'hex'),
+        CASE WHEN gave_up <> 0 THEN 0 ELSE ceil(1000 * extract(
+          epoch FROM lease_expires_at - clock_timestamp()))::bigint END
+      FROM idempotency_records
+      WHERE in_flight AND scope ~ '^{scope}(/|$)'
+      ORDER BY random() LIMIT {most}) TO STDOUT;
 """
 
 
@@ -175,9 +186,7 @@ class Database:
         return os.path.getsize(self.node.log)
 
     def has_logged(self, words, since):
-        with open(self.node.log, "rb") as log:
-            log.seek(since)
-            return words.encode() in log.read()
+        return has_logged(self.node.log, words, since)
 
     def end_sessions(self):
         """All servers have to connect anew."""
@@ -257,6 +266,17 @@ class Database:
 
     def dump(self, scope, folder):
         return dump(self.node, scope, folder)
+
+    def write_left_keys(self, scope, path, most):
+        """The keys of a scope that callers have left unfinished."""
+        with open(path, "w", encoding="ascii") as file:
+            done = subprocess.run(
+                _psql(self.node), input=_LEFT.format(scope=scope, most=most),
+                stdout=file, stderr=subprocess.PIPE, text=True, timeout=60,
+                check=False)
+        if done.returncode != 0:
+            raise ProgramError("no list of the keys left unfinished: "
+                               + done.stderr.strip())
 
     def close(self):
         self.end_rivals()

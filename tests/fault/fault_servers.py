@@ -1,5 +1,6 @@
 """Faults of the servers' processes, of their machines and of their set-up."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -149,14 +150,37 @@ def _start_again(r, server):
 def _(r):
     server = r.one_server()
     usual = resource.prlimit(server.pid, resource.RLIMIT_AS)
-    resource.prlimit(server.pid, resource.RLIMIT_AS,
-                     (address_space(server.pid) + (1 << 20), usual[1]))
+    most = address_space(server.pid) + (1 << 20)
+    logged = server.logged()
+    resource.prlimit(server.pid, resource.RLIMIT_AS, (most, usual[1]))
     server.to_callers.do("cut")
-    r.hold(0.5, 2)
-    if server.is_running():
-        resource.prlimit(server.pid, resource.RLIMIT_AS, usual)
-    else:
+    with server.crowd(_CROWD):
+        r.hold(0.5, 2)
+        if server.is_running():
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(server.pid, resource.RLIMIT_AS, usual)
+        r.expect_soon(lambda: lacked_memory(server, most, logged),
+                      "the server lacked memory")
+    if not server.is_running():
         r.start(server)
+
+
+# Connections, for which a server needs more memory than it may have.
+_CROWD = 200
+_WORDS_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate",
+                    "Resource temporarily unavailable")
+
+
+def lacked_memory(server, most, logged):
+    """Has it ended, or said so, or taken more than `most` bytes since it may?"""
+    if not server.is_running():
+        return True
+    try:
+        took_more = address_space(server.pid) > most
+    except OSError:  # it has just ended
+        took_more = True
+    return took_more or any(server.has_logged(word, logged)
+                            for word in _WORDS_OF_MEMORY)
 
 
 def _run_as(r, *, flags=(), environment=None, program=None):

@@ -32,6 +32,8 @@ _RECOVERY_SECONDS = 30
 _RATE_MIN = 100
 # Recovered: half of what was done before is done again.
 _RECOVERED_SHARE = 0.5
+# So many of the keys that callers leave unfinished are asked for at the end.
+_LEFT_KEYS_MAX = 200
 # Calls under way at the end may last as long as their deadlines.
 _STOP_SECONDS = 60
 _CHECK_SECONDS = 90
@@ -148,6 +150,7 @@ class Round:
         self.wallet = None
         self._named = 0
         self._histories = []
+        self._checker_flags = _CHECKER_FLAGS
         self._notes = None
         # An earlier run that was killed may have left one.
         shutil.rmtree(folder, ignore_errors=True)
@@ -172,6 +175,8 @@ class Round:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
             self.traffic.read()
+            # The more often it is read, the less time a step of it blurs.
+            self._notes.clock()
 
     def expect_soon(self, condition, what, seconds=5):
         """expect() of what may need a moment more."""
@@ -253,8 +258,13 @@ class Round:
                 if self.injections[-1].recovered_ms is None:
                     break
             self._require_all_running()
+            self._stop_callers()
+            if self.injections[-1].recovered_ms is not None:
+                self._ask_for_left_keys()
         finally:
             self._stop_callers()
+            if self.wallet is not None:
+                self.wallet.stop()
             self._notes.clock()
             self._notes.close()
             self.traffic.close()
@@ -303,18 +313,36 @@ class Round:
                 return
             self.hold(0.05, 0.05)
 
+    def _ask_for_left_keys(self):
+        """What callers have left unfinished has to be had now (L1, L2)."""
+        self._notes.clock()
+        path = os.path.join(self.folder, "left_keys.tsv")
+        self.database.write_left_keys(self.scope, path, _LEFT_KEYS_MAX)
+        self._notes.note(phase="closing")
+        self._checker_flags += (f"--left_min={_LEFT_KEYS_MAX // 2}",)
+        history = os.path.join(self.folder, "left_keys.history")
+        self._histories.append(history)
+        servers = ",".join(server.address for server in self.servers)
+        self.callers.append(Caller("left", [
+            self.deployment.programs.caller, "--servers=" + servers,
+            "--left_keys=" + path, "--history=" + history, "--name=left"],
+            history, self.deployment.log))
+        self._wait_for_callers()
+
     def _stop_callers(self):
         for caller in self.callers:
             if caller.is_running():
                 caller.ask_to_stop()
-        for caller in self.callers:
+        self._wait_for_callers()
+
+    def _wait_for_callers(self):
+        callers, self.callers = self.callers, []
+        for caller in callers:
             status = caller.wait()
             if status != 0:
                 self.violations.append(f"L2: caller {caller.name} ended with "
                                        f"{status} when it was to stop")
         self.traffic.read()
-        if self.wallet is not None:
-            self.wallet.stop()
 
     def start_check(self):
         """Dumps what is left and starts the checker; finish_check() waits."""
@@ -326,7 +354,7 @@ class Round:
                             for injection in self.injections), default=0)
         settle = _SETTLE_SECONDS + recovered_ms / 1000
         return Check(self, [self.deployment.programs.checker,
-                            f"--settle={settle:.2f}s", *_CHECKER_FLAGS,
+                            f"--settle={settle:.2f}s", *self._checker_flags,
                             *(f"--{name}={path}" for name, path
                               in paths.items()), *histories])
 

@@ -1,6 +1,7 @@
 """Servers under faults, each between two gates: one towards its callers and
 one towards PostgreSQL."""
 
+import contextlib
 import os
 import selectors
 import signal
@@ -13,6 +14,8 @@ from programs import ProgramDied, ProgramError, start, stop
 
 _REPLY_SECONDS = 10
 _START_SECONDS = 30
+# HTTP/2, and its first settings.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
 class Replies:
@@ -138,14 +141,37 @@ class Server:
         """Does anybody speak HTTP/2 behind its port? The kernel alone takes
         connections too."""
         try:
-            with socket.create_connection(("127.0.0.1", self._port),
-                                          2) as probe:
-                probe.settimeout(2)
-                probe.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-                              b"\0\0\0\4\0\0\0\0\0")
+            with self._say_hello() as probe:
                 return bool(probe.recv(1))
         except OSError:
             return False
+
+    @contextlib.contextmanager
+    def crowd(self, count):
+        """So many connections more, on which nothing is asked."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(count):
+                with contextlib.suppress(OSError):
+                    stack.enter_context(self._say_hello())
+            yield
+
+    def _say_hello(self):
+        """A connection that speaks HTTP/2."""
+        connection = socket.create_connection(("127.0.0.1", self._port), 2)
+        try:
+            connection.settimeout(2)
+            connection.sendall(_HELLO)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def logged(self):
+        """The bytes of its log, for has_logged()."""
+        return os.path.getsize(self._log.name)
+
+    def has_logged(self, words, since):
+        return has_logged(self._log.name, words, since)
 
     def require_running(self):
         if not self.is_running():
@@ -197,6 +223,13 @@ class Server:
         self.discard()
         self.to_callers.close()
         self.to_database.close()
+
+
+def has_logged(path, words, since):
+    """Whether they are in a log behind its first `since` bytes."""
+    with open(path, "rb") as log:
+        log.seek(since)
+        return words.encode() in log.read()
 
 
 def address_space(pid):

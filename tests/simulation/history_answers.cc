@@ -71,23 +71,17 @@ void HistoryChecker::Answer(const Sent& sent, const ClaimCommand& claim,
     CheckReplay(sent, key, claim, *replay);
   } else if (std::holds_alternative<InProgress>(*answer)) {
     Explain(sent, key, "S5", name, [&](const Record* row, absl::Time now) {
-      return !CountsAsNone(row, now) && IsUnfinished(*row) &&
-             !IsOver(*row, now) && row->claim_token != claim.claim_token &&
-             row->request_hash == claim.request_hash;
+      return MayTellInProgress(row, claim, now);
     });
   } else if (std::holds_alternative<Mismatch>(*answer)) {
     ExplainEvenIfLost(sent, key, "S11", name,
                       [&](const Record* row, absl::Time now) {
-                        return !CountsAsNone(row, now) &&
-                               row->state != RecordState::kReleased &&
-                               row->request_hash != claim.request_hash;
+                        return MayTellMismatch(row, claim, now);
                       });
   } else {
     CheckOwn(key, std::get<InDoubt>(*answer).abandoned);
     Explain(sent, key, "S16", name, [&](const Record* row, absl::Time now) {
-      return !CountsAsNone(row, now) && IsUnfinished(*row) &&
-             IsOver(*row, now) && row->held &&
-             row->claim_token != claim.claim_token && !claim.resolve_in_doubt;
+      return MayTellInDoubt(row, claim, now);
     });
   }
 }
@@ -168,9 +162,7 @@ void HistoryChecker::CheckReplay(const Sent& sent, Key& key,
   CheckOwn(key, replay.response.body);
   ExplainEvenIfLost(
       sent, key, "S10", "Replay", [&](const Record* row, absl::Time now) {
-        if (CountsAsNone(row, now) || row->state != RecordState::kFinal ||
-            row->response != replay.response ||
-            row->request_hash != claim.request_hash) {
+        if (!MayReplay(row, claim, now) || row->response != replay.response) {
           return false;
         }
         const auto finalizes = key.finalizes.find(row->response_digest);

@@ -101,20 +101,22 @@ void HistoryChecker::CheckChange(Key& key, const Record* before,
                                  const Record* after) {
   // A grant is judged by the time that it was made at, not by the commit's.
   absl::Time time = now();
-  bool resolves = false;
+  Asked asked;
   if (after != nullptr) {
     if (before == nullptr || after->created_at != before->created_at) {
       time = after->created_at;
     } else if (after->fencing_token != before->fencing_token) {
       time = after->claimed_at;
     }
-    resolves = key.resolving.contains(after->claim_token);
+    asked = {.resolves = key.resolving.contains(after->claim_token),
+             .never_executed = key.never_executed.contains(after->claim_token)};
   }
-  idempotency::CheckChange(
-      before, after, time, resolves,
-      [this](const std::string& promise, const std::string& what) {
-        Violate(promise, what);
-      });
+  const auto broken = [this](const std::string& promise,
+                             const std::string& what) {
+    Violate(promise, what);
+  };
+  idempotency::CheckChange(before, after, time, asked, broken);
+  CheckTimes(before, after, now(), broken);
   if (after == nullptr) return;
   if (after->fencing_token != key.fencing_token) NoteOwner(key, *after);
   const bool was_final =

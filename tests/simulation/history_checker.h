@@ -136,10 +136,11 @@ class HistoryChecker final : public DatabaseObserver {
     std::vector<Moment> moments;
     std::int64_t fencing_token = 0;  // the newest in the table
     std::map<std::int64_t, Uuid> owners;
-    std::set<Uuid> resolving;      // asked with resolve_in_doubt
-    std::set<Uuid> may_give_up;    // sent a Release or a server error
-    std::map<Uuid, int> claims;    // sent so far
-    std::set<Uuid> never_granted;  // certainly
+    std::set<Uuid> resolving;       // asked with resolve_in_doubt
+    std::set<Uuid> never_executed;  // sent a Release that says so
+    std::set<Uuid> may_give_up;     // sent a Release or a server error
+    std::map<Uuid, int> claims;     // sent so far
+    std::set<Uuid> never_granted;   // certainly
     // By digest.
     std::map<std::string, std::set<Uuid>> finalizes;
     std::map<std::string, Response> responses;

@@ -55,6 +55,9 @@ HistoryChecker::Sent HistoryChecker::Send(const ReleaseCommand& release) {
   Key& key = KeyOf(release.id);
   if (keeps_history_) Note(key, "< " + TextOfCall(release));
   key.may_give_up.insert(release.claim_token);
+  if (release.disposition == Disposition::kNeverExecuted) {
+    key.never_executed.insert(release.claim_token);
+  }
   return Begin(key);
 }
 

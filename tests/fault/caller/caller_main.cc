@@ -4,6 +4,9 @@
 // Writes progress to standard output, one line a second: totals since the
 // start of calls and of answers by what they said. Ends as stop_signal.h says,
 // with the calls under way finished and status 0. Status 2: it could not begin.
+//
+// With --left_keys=FILE it asks for these keys instead (left_keys.h), and ends
+// when it has done so.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -18,6 +21,7 @@
 #include "absl/strings/ascii.h"
 #include "tests/fault/caller/attempt.h"
 #include "tests/fault/caller/http_shop.h"
+#include "tests/fault/caller/left_keys.h"
 #include "tests/fault/caller/once.h"
 #include "tests/fault/caller/stop_signal.h"
 #include "tests/fault/caller/world.h"
@@ -38,6 +42,8 @@ ABSL_FLAG(std::int64_t, calls_per_key, 120,
 ABSL_FLAG(std::int64_t, rate, 1000, "calls a second, at most");
 ABSL_FLAG(std::string, mix, "all", "all, claims, waits, renewals or hot");
 ABSL_FLAG(std::uint64_t, seed, 1, "of the choices");
+ABSL_FLAG(std::string, left_keys, "",
+          "file of keys that were left unfinished: asks for them, and ends");
 
 namespace idempotency::fault {
 namespace {
@@ -48,6 +54,8 @@ using std::chrono::milliseconds;
 constexpr int kLateDuplicatesPercent = 6;
 constexpr int kNothingPercent = 1;
 constexpr milliseconds kPauseWithoutKeys{20};
+// A lease that runs on for longer is not waited for.
+constexpr milliseconds kLeftLeaseMax{1'200};
 
 // Whether an HTTP header can hold it.
 bool IsPlain(const std::string& key) {
@@ -96,6 +104,13 @@ int Fail(const std::string& why) {
   return 2;
 }
 
+int AskForLeftKeysIn(const std::string& path, const Routes& routes) {
+  auto keys = ReadLeftKeys(path);
+  if (!keys.ok()) return Fail(keys.status().ToString());
+  AskForLeftKeys(routes, *std::move(keys), kLeftLeaseMax);
+  return 0;
+}
+
 int Run() {
   StopSignal stop;
   const std::vector<std::string> servers = absl::GetFlag(FLAGS_servers);
@@ -110,10 +125,12 @@ int Run() {
   if (!history.ok()) return Fail(history.status().ToString());
 
   Recorder recorder(**history, absl::GetFlag(FLAGS_name));
+  Routes routes = MakeRoutes(recorder, servers);
+  const std::string left_keys = absl::GetFlag(FLAGS_left_keys);
+  if (!left_keys.empty()) return AskForLeftKeysIn(left_keys, routes);
   Keys keys({.keys_at_once = mix->keys_at_once,
              .calls_max = absl::GetFlag(FLAGS_calls_per_key)},
             [&](const std::string& key) { return recorder.CallsOf(key); });
-  Routes routes = MakeRoutes(recorder, servers);
   auto onces = MakeOnces(recorder, servers);
   Stopping stopping;
   World world{.scope = absl::GetFlag(FLAGS_scope),

@@ -16,15 +16,15 @@ namespace idempotency::fault {
 namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kNsPerUs = 1000;
 
 // One grant, as far as its owner was told of it.
 struct Grant {
   std::string token{};
   std::int64_t attempt = 0;
   std::int64_t first_told = kNever;
-  std::int64_t lease_end = 0;  // counted from the call
-  std::string op{};            // that was told first
+  // By the database's clock, what was left counted from the call.
+  absl::Time lease_end = absl::InfinitePast();
+  std::string op{};  // that was told first
 };
 
 // A response whose recording was acknowledged.
@@ -90,8 +90,10 @@ class AnswerCheck {
                           operation->name());
       }
       grant.first_told = std::min(grant.first_told, answer.t);
+      const absl::Time counted_from =
+          clock_.Between(operation->call.t, answer.t).earliest;
       grant.lease_end = std::max(
-          grant.lease_end, operation->call.t + answer.lease_us * kNsPerUs);
+          grant.lease_end, counted_from + absl::Microseconds(answer.lease_us));
     }
   }
 
@@ -198,7 +200,7 @@ class AnswerCheck {
     const Grant& first = earlier.second;
     const Grant& second = later.second;
     if (first.token == second.token ||
-        second.first_told >= first.lease_end - clock_.error_ns() ||
+        clock_.LatestUntil(second.first_told) >= first.lease_end ||
         MayHaveGivenUp(first.token) < second.first_told) {
       return;
     }
@@ -246,8 +248,7 @@ class AnswerCheck {
       }
       std::int64_t until = kNever;
       if (answer.expires_us.has_value()) {
-        until = clock_.ToMonotonic(absl::FromUnixMicros(*answer.expires_us)) -
-                clock_.error_ns();
+        until = clock_.FirstAt(absl::FromUnixMicros(*answer.expires_us));
       }
       bool is_new = true;
       for (const Recorded& one : recorded_) {

@@ -6,8 +6,8 @@
 
 #include "tests/fault/checker/database_clock.h"
 #include "tests/fault/checker/findings.h"
-#include "tests/fault/checker/key_check.h"
 #include "tests/fault/checker/run.h"
+#include "tests/fault/checker/states.h"
 
 namespace idempotency::fault {
 
@@ -17,9 +17,7 @@ void CheckAnswers(const RecordId& id, const KeyHistory& key,
 void CheckTold(const RecordId& id, const KeyHistory& key,
                const DatabaseClock& clock, Findings& findings);
 
-// `states`: after its Run().
-void CheckEffects(const RecordId& id, const KeyHistory& key,
-                  const KeyCheck& states, Findings& findings);
+void CheckEffects(const States& states, Findings& findings);
 
 }  // namespace idempotency::fault
 

@@ -5,7 +5,8 @@
 
 #include "tests/fault/checker/answer_rules.h"
 #include "tests/fault/checker/database_clock.h"
-#include "tests/fault/checker/key_check.h"
+#include "tests/fault/checker/order_rules.h"
+#include "tests/fault/checker/states.h"
 
 namespace idempotency::fault {
 namespace {
@@ -32,6 +33,14 @@ std::optional<std::int64_t> SettledAt(const Run& run, const Limits& limits) {
   }
   if (last.has_value()) *last += absl::ToInt64Nanoseconds(limits.settle);
   return last;
+}
+
+// From when on only keys that were left unfinished are asked for.
+std::optional<std::int64_t> ClosingAt(const Run& run) {
+  for (const NoteEvent& note : run.notes) {
+    if (note.phase == Phase::kClosing) return note.t;
+  }
+  return std::nullopt;
 }
 
 void Count(const RecordId& id, const KeyHistory& key, Findings& findings) {
@@ -62,40 +71,63 @@ void Count(const RecordId& id, const KeyHistory& key, Findings& findings) {
   }
 }
 
+void CheckKey(const RecordId& id, const KeyHistory& key, const Run& run,
+              const DatabaseClock& clock, const Limits& limits,
+              Findings& findings) {
+  CheckAnswers(id, key, clock, findings);
+  CheckTold(id, key, clock, findings);
+  if (limits.success_needs_effect) {
+    CheckRecordedEffects(id, key, clock, findings);
+  }
+  CheckOmissions(id, key, limits, findings);
+  CheckFinalTable(id, key, findings);
+  if (run.has_conflicts) CheckEvidence(id, key, findings);
+}
+
+void CheckOrder(const States& states, const Run& run, Findings& findings) {
+  CheckLog(states, findings);
+  const Told told = PlaceAnswers(states, findings);
+  AttributeChanges(states, told, run, findings);
+  CheckEffects(states, findings);
+}
+
 }  // namespace
 
 absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
   const absl::StatusOr<DatabaseClock> clock = DatabaseClock::Make(run.clocks);
   if (!clock.ok()) return clock.status();
-  findings.counts.clock_error_ms = absl::ToInt64Milliseconds(clock->error());
+  Counts& counts = findings.counts;
+  counts.clock_error_ms = absl::ToInt64Milliseconds(clock->error());
+  counts.clock_error_max_ms =
+      absl::ToInt64Milliseconds(clock->greatest_error());
   const std::int64_t end =
       MonotonicNow() + absl::ToInt64Nanoseconds(limits.budget);
   const std::optional<std::int64_t> settled = SettledAt(run, limits);
+  const std::optional<std::int64_t> closing = ClosingAt(run);
+  ReturnCheck returns(limits, settled.value_or(0), findings);
   for (const auto& [id, key] : run.keys) {
     if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(
-          "out of time after " + std::to_string(findings.counts.keys) + " of " +
+          "out of time after " + std::to_string(counts.keys) + " of " +
           std::to_string(run.keys.size()) + " keys");
     }
     Count(id, key, findings);
-    KeyCheck states(id, key, run, *clock, findings);
-    states.Run();
-    CheckAnswers(id, key, *clock, findings);
-    CheckTold(id, key, *clock, findings);
-    CheckEffects(id, key, states, findings);
-    if (limits.success_needs_effect) {
-      CheckRecordedEffects(id, key, *clock, findings);
+    const States states(id, key, *clock);
+    CheckOrder(states, run, findings);
+    CheckKey(id, key, run, *clock, limits, findings);
+    if (closing.has_value()) {
+      CheckLeftKey(states, limits, *closing, findings);
     }
-    CheckOmissions(id, key, limits, findings);
-    CheckFinalTable(id, key, findings);
-    if (run.has_conflicts) CheckEvidence(id, key, findings);
-    if (settled.has_value()) {
-      CheckProgress(id, key, states, limits, *settled, findings);
-    }
+    if (!settled.has_value()) continue;
+    CheckProgress(states, limits, *settled, findings);
+    returns.Add(states);
   }
   CheckIsolation(run, findings);
   CheckReturns(run, limits, findings);
-  if (settled.has_value()) CheckGoodput(run, limits, *settled, findings);
+  if (settled.has_value()) {
+    CheckGoodput(run, limits, *settled, findings);
+    returns.Finish();
+  }
   if (HasEndlessFault(run)) {
     return absl::FailedPreconditionError("a fault was begun and never ended");
   }

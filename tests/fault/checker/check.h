@@ -12,15 +12,21 @@
 //        never saw the call: then the log must not either. That nothing is
 //        sent late whose caller got no answer cannot be seen from here; the
 //        unit tests of the lane do that.
-//   L1   claims of an abandoned record, after the last fault: not three in a
-//        row over some time that end without a decision
-//   L2   calls of one record, after the last fault: likewise, and no decision
+//   L1   the keys that callers left unfinished, asked for at the end: a claim
+//   of
+//        each has to be decided in time. And claims of an abandoned record,
+//        after the last fault: not three in a row over some time that end
+//        without a decision
+//   L2   likewise: a Lookup of each key left unfinished, and calls of one
+//        record
 //   L3   calls that end after their deadline, or never while their caller
-//        lived; of commands on a stream only the unit tests can tell. Claims,
-//        after the last fault, that waited longer than they had asked
+//        lived; of commands on a stream only the unit tests can tell. After the
+//        last fault: claims that waited longer than they had asked; and as
+//        shares, claims that did not wait, or waited on when the owner had
+//        ended, and calls without an answer of the server's
 //   L4   calls after the last fault: so many must end with a decision
-// L1, L2 and L4 need a note of the end of a fault, and leave out calls with
-// hardly any deadline or that their caller cancelled.
+// L1, L2, L4 and what L3 says of waits need a note of the end of a fault, and
+// leave out calls with hardly any deadline or that their caller cancelled.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
 
@@ -30,8 +36,8 @@
 #include "absl/time/time.h"
 #include "tests/fault/checker/database_clock.h"
 #include "tests/fault/checker/findings.h"
-#include "tests/fault/checker/key_check.h"
 #include "tests/fault/checker/run.h"
+#include "tests/fault/checker/states.h"
 
 namespace idempotency::fault {
 
@@ -44,6 +50,9 @@ struct Limits {
   absl::Duration settle = absl::Seconds(5);
   // A record's calls may fail for so long after that.
   absl::Duration patience = absl::Seconds(2);
+  // By then a key that was left unfinished has to be had: after it was asked
+  // for, or its lease was over.
+  absl::Duration left_patience = absl::Seconds(5);
   // Of the calls begun after `settle`.
   double decided_share = 0.99;
   // The callers record a status below 300 only where the wallet had executed.
@@ -70,15 +79,46 @@ void CheckRecordedEffects(const RecordId& id, const KeyHistory& key,
 void CheckFinalTable(const RecordId& id, const KeyHistory& key,
                      Findings& findings);
 void CheckIsolation(const Run& run, Findings& findings);
-// L3
-void CheckReturns(const Run& run, const Limits& limits, Findings& findings);
-// L1, L2 and waits (L3) of one record, once faults have ended.
-void CheckProgress(const RecordId& id, const KeyHistory& key,
-                   const KeyCheck& states, const Limits& limits,
+// L1, L2 of one record, once faults have ended.
+void CheckProgress(const States& states, const Limits& limits,
                    std::int64_t settled, Findings& findings);
+// The same of one that was left unfinished, if it is asked for from `closing`
+// on.
+void CheckLeftKey(const States& states, const Limits& limits,
+                  std::int64_t closing, Findings& findings);
 // L4
 void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
                   Findings& findings);
+
+// L3
+void CheckReturns(const Run& run, const Limits& limits, Findings& findings);
+
+// L3, of calls from `settled` on.
+class ReturnCheck {
+ public:
+  ReturnCheck(const Limits& limits, std::int64_t settled, Findings& findings)
+      : limits_(limits), settled_(settled), findings_(findings) {}
+
+  // Of every record once.
+  void Add(const States& states);
+  void Finish();
+
+ private:
+  void CountSilent(const Operation& operation);
+  void CheckWait(const Operation& claim, const States& states);
+
+  const Limits& limits_;
+  const std::int64_t settled_;
+  Findings& findings_;
+  // Of claims that were to wait: told InProgress too early, or too late; told
+  // something else after a while.
+  std::int64_t cut_short_ = 0;
+  std::int64_t overslept_ = 0;
+  std::int64_t woken_ = 0;
+};
+
+// Did it end by its caller's will, or too soon to say anything of the service?
+bool SaysNothing(const Operation& operation);
 
 }  // namespace idempotency::fault
 

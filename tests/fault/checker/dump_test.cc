@@ -208,6 +208,7 @@ TEST_F(DumpTest, TheProgramEndsWithWhatItFound) {
   EXPECT_EQ(check("history"), 2);
   EXPECT_EQ(check(all + " --effects_min=1"), 2);
   EXPECT_EQ(check(all + " --after_min=1"), 2);
+  EXPECT_EQ(check(all + " --left_min=1"), 2);
   EXPECT_EQ(check("--transitions=transitions.tsv --dump=dump.tsv history"), 2);
   Append(EffectEvent{.t = 1,
                      .scope = id_.scope,

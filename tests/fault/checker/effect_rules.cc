@@ -25,10 +25,10 @@ bool ToldOfGrant(const Operation& operation, const EffectEvent& effect) {
 }
 
 // Had another owner taken over for certain when this one acted?
-bool IsOvertaken(const EffectEvent& effect, const KeyCheck& states) {
-  for (std::size_t i = states.FirstStateAt(effect.t);
-       i <= states.LastStateAt(effect.t); ++i) {
-    const Record* const state = states.state(i);
+bool IsOvertaken(const EffectEvent& effect, const States& states) {
+  for (std::size_t i = states.FirstAt(effect.t); i <= states.LastAt(effect.t);
+       ++i) {
+    const Record* const state = states.at(i);
     if (state == nullptr || state->fencing_token <= effect.fencing) {
       return false;
     }
@@ -38,21 +38,26 @@ bool IsOvertaken(const EffectEvent& effect, const KeyCheck& states) {
 
 class EffectCheck {
  public:
-  EffectCheck(const RecordId& id, const KeyHistory& key, Findings& findings)
-      : id_(id), key_(key), findings_(findings), grants_(GrantsOf(key)) {}
+  EffectCheck(const States& states, Findings& findings)
+      : states_(states),
+        key_(states.key()),
+        findings_(findings),
+        grants_(GrantsOf(states.key())) {}
 
-  void Run(const KeyCheck& states) {
+  void Run() {
     for (const EffectEvent& effect : key_.effects) {
       ++findings_.counts.effects;
       CheckAllowed(effect);
       if (effect.result == EffectResult::kExecuted) CheckOnlyOne(effect);
-      if (IsOvertaken(effect, states)) ++findings_.counts.overlapping_owners;
+      if (IsOvertaken(effect, states_)) ++findings_.counts.overlapping_owners;
     }
     CheckDownstreamKeys();
   }
 
  private:
-  void Violate(const std::string& what) { findings_.Violate("S14", id_, what); }
+  void Violate(const std::string& what) {
+    findings_.Violate("S14", states_.id(), what);
+  }
 
   // Was whoever acted told before that he may?
   void CheckAllowed(const EffectEvent& effect) {
@@ -127,7 +132,7 @@ class EffectCheck {
     }
   }
 
-  const RecordId& id_;
+  const States& states_;
   const KeyHistory& key_;
   Findings& findings_;
   const LoggedGrants grants_;
@@ -139,9 +144,8 @@ class EffectCheck {
 
 }  // namespace
 
-void CheckEffects(const RecordId& id, const KeyHistory& key,
-                  const KeyCheck& states, Findings& findings) {
-  EffectCheck(id, key, findings).Run(states);
+void CheckEffects(const States& states, Findings& findings) {
+  EffectCheck(states, findings).Run();
 }
 
 void CheckRecordedEffects(const RecordId& id, const KeyHistory& key,
@@ -165,7 +169,7 @@ void CheckRecordedEffects(const RecordId& id, const KeyHistory& key,
         record.response.status_code >= kFailed) {
       continue;
     }
-    const std::int64_t by = clock.ToMonotonic(change.row.at) + clock.error_ns();
+    const std::int64_t by = clock.LastAt(change.row.at);
     const auto downstream = downstream_keys.find(record.freed_count);
     const bool executed =
         downstream != downstream_keys.end() &&

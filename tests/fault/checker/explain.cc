@@ -9,6 +9,7 @@
 #include "server/core/transitions.h"
 #include "tests/fault/checker/answer_fits.h"
 #include "tests/fault/checker/hex.h"
+#include "tests/support/record_rules.h"
 
 namespace idempotency::fault {
 namespace {
@@ -195,14 +196,32 @@ bool ReplaysState(const AnswerEvent& answer, const Record* state) {
          HasResponse(answer, state->response, state->response_digest);
 }
 
-template <typename Decide>
-bool AnswersWithin(const AnswerEvent& answer, const Record* state,
-                   const Span& span, Decide decide) {
+// Whatever core/transitions says.
+bool MayTell(const ClaimCommand& claim, const AnswerEvent& answer,
+             const Record* state, absl::Time now) {
+  switch (answer.outcome) {
+    case Outcome::kReplay:
+      return MayReplay(state, claim, now);
+    case Outcome::kInProgress:
+      return MayTellInProgress(state, claim, now);
+    case Outcome::kMismatch:
+      return MayTellMismatch(state, claim, now);
+    case Outcome::kInDoubt:
+      return MayTellInDoubt(state, claim, now);
+    default:
+      return true;
+  }
+}
+
+template <typename Holds>
+bool HoldsWithin(const Record* state, const Span& span, Holds holds) {
   const std::vector<absl::Time> moments = MomentsOf(state, span);
-  return std::any_of(moments.begin(), moments.end(), [&](absl::Time now) {
-    const auto decision = decide(now);
-    return !decision.write.has_value() && Fits(decision.answer, answer);
-  });
+  return std::any_of(moments.begin(), moments.end(), holds);
+}
+
+template <typename Outcome>
+bool IsTold(const Decision<Outcome>& decision, const AnswerEvent& answer) {
+  return !decision.write.has_value() && Fits(decision.answer, answer);
 }
 
 }  // namespace
@@ -248,22 +267,22 @@ bool Answers(const Command& command, const AnswerEvent& answer,
     ClaimCommand with_policy = *claim;
     with_policy.policy = Policy{};
     return ReplaysState(answer, state) &&
-           AnswersWithin(answer, state, span, [&](absl::Time now) {
-             return DecideClaim(state, with_policy, now);
+           HoldsWithin(state, span, [&](absl::Time now) {
+             return MayTell(*claim, answer, state, now) &&
+                    IsTold(DecideClaim(state, with_policy, now), answer);
            });
   }
   if (const auto* finalize = std::get_if<FinalizeCommand>(&command)) {
-    return AnswersWithin(answer, state, span, [&](absl::Time now) {
-      return DecideFinalize(state, *finalize, now);
+    return HoldsWithin(state, span, [&](absl::Time now) {
+      return IsTold(DecideFinalize(state, *finalize, now), answer);
     });
   }
   if (const auto* release = std::get_if<ReleaseCommand>(&command)) {
-    return AnswersWithin(answer, state, span, [&](absl::Time now) {
-      return DecideRelease(state, *release, now);
+    return HoldsWithin(state, span, [&](absl::Time now) {
+      return IsTold(DecideRelease(state, *release, now), answer);
     });
   }
-  const std::vector<absl::Time> moments = MomentsOf(state, span);
-  return std::any_of(moments.begin(), moments.end(), [&](absl::Time now) {
+  return HoldsWithin(state, span, [&](absl::Time now) {
     return Fits(DecideLookup(state, now), answer);
   });
 }

@@ -1,5 +1,6 @@
 // Which operation can have made a change, and which state of a record explains
-// an answer: decided by core/transitions, nothing of it is repeated here.
+// an answer: decided by core/transitions, nothing of it is repeated here. What
+// claims are told has to keep the rules of record_rules.h as well.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_EXPLAIN_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_EXPLAIN_H_
 

@@ -23,7 +23,20 @@ struct Counts {
   std::int64_t finals = 0;   // changes to a recorded response
   // Decided calls that began when the faults had been got over.
   std::int64_t after_faults = 0;
+  // Of calls from then on: by themselves; those that ended without an answer
+  // of the server's; claims that were told InProgress though they were to wait,
+  // and of them too early, and too late.
+  std::int64_t settled = 0;
+  std::int64_t silent = 0;
+  std::int64_t waits = 0;
+  std::int64_t cut_short = 0;
+  std::int64_t overslept = 0;
+  // Keys that callers left unfinished, and how many of all were asked for.
+  std::int64_t left = 0;
+  std::int64_t left_asked = 0;
+  // Of nine tenths of the run's time, and of all.
   std::int64_t clock_error_ms = 0;
+  std::int64_t clock_error_max_ms = 0;
   std::int64_t keys = 0;
   std::int64_t unknown = 0;
   std::int64_t changes = 0;

@@ -65,7 +65,10 @@
 //
 //   note     what the harness did.
 //     *t
-//     fault    class of the fault; phase: begin, end
+//     fault    class of the fault; phase: begin, end. Or without a fault,
+//     phase:
+//              closing. All faults and callers have ended; what is called from
+//              now on asks for the keys that were left unfinished
 //     caller   with a fault that is done to a caller: what its operations are
 //              called before the '-'. What it is late for proves nothing.
 //     text     for people
@@ -115,7 +118,7 @@ enum class Outcome {
 enum class SaidState { kNone, kInProgress, kFinalized, kReleased, kInDoubt };
 enum class SaidReason { kNone, kLeaseLapsed, kOutcomeUnknown, kServerError };
 enum class EffectResult { kUnset, kExecuted, kDuplicate, kRefused };
-enum class Phase { kNone, kBegin, kEnd };
+enum class Phase { kNone, kBegin, kEnd, kClosing };
 
 struct CallEvent {
   std::string op{};

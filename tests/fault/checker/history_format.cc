@@ -60,7 +60,7 @@ struct Names<EffectResult> {
 };
 template <>
 struct Names<Phase> {
-  static constexpr std::string_view kAll[] = {"", "begin", "end"};
+  static constexpr std::string_view kAll[] = {"", "begin", "end", "closing"};
 };
 
 template <typename Enum>

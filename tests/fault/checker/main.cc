@@ -1,4 +1,6 @@
 // fault-checker: were the promises kept? See the text of --help.
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -42,6 +44,8 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
                      has to work again (L1, L2, L4)
   --patience=2s      all calls of a record may fail for so long after that, as
                      those of a client that finds its way back (L1, L2)
+  --left_patience=5s so soon has a key that was left unfinished to be had, after
+                     it was asked for or its lease was over (L1, L2)
   --decided=0.99     the share of the calls from then on that have to end with a
                      decision (L4)
   --body_bytes_max=10000
@@ -49,8 +53,11 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
   --decided_min=0.2  less of all calls decided, or
   --effects_min=1    fewer effects, or
   --after_min=0      fewer calls decided after the faults, or
+  --left_min=0       fewer of the keys that were left unfinished asked for at
+                     the end, or
   --clock_error_max=50ms
-                     times of the database placed worse: nothing was checked
+                     times of the database placed worse, for more than a tenth
+                     of the run: nothing was checked
   --help             this text
 
 Prints a line for each broken promise, with its number, the scope and key and
@@ -63,18 +70,27 @@ DEFECT for a call that ended with INTERNAL or RECORD_CORRUPT. The last line sums
 up:
 
   checked operations=.. decided=.. keys=.. unknown=.. grants=.. finals=..
-  changes=.. effects=.. after_faults=.. overlapping_owners=.. late_changes=..
-  defects=.. clock_error_ms=.. seconds=.. violations=..
+  changes=.. effects=.. after_faults=.. settled=.. silent=.. waits=..
+  cut_short=.. overslept=.. left=.. left_asked=.. overlapping_owners=..
+  late_changes=.. defects=.. clock_error_ms=.. clock_error_max_ms=..
+  seconds=.. violations=..
 
   unknown            calls that ended without a decision
   grants, finals     claims told that the key is theirs; recorded responses,
                      and confirmations of them
   after_faults       calls decided after the last fault and --settle
+  settled, silent    unary calls that ended since then; without an answer of the
+                     server's by their deadline
+  waits, cut_short, overslept
+                     claims told InProgress since then that were to wait;
+                     that did not; that waited on when the owner had ended
+  left, left_asked   keys that callers left unfinished; keys asked for at the end
   overlapping_owners effects by somebody whom another had taken over from:
                      allowed, and why there are fencing tokens
   late_changes       a copy of a request, or another try of the server, took
                      effect beside its answer: allowed
-  clock_error_ms     within which the database's times are placed
+  clock_error_ms     within which the database's times are placed, but for a
+                     tenth of the run; clock_error_max_ms: all of them
 
 Exit status: 0 all promises kept, 1 some broken, 2 not checked: also where
 nothing was changed, or a fault has no end.
@@ -101,6 +117,7 @@ struct Least {
   double decided_share = 0.2;
   std::int64_t effects = 1;
   std::int64_t after_faults = 0;
+  std::int64_t left = 0;
   // More is no placing of times.
   absl::Duration clock_error = absl::Milliseconds(50);
 };
@@ -127,6 +144,10 @@ std::string Take(const std::string& argument, Files& files, Limits& limits,
     ok = absl::ParseDuration(value, &limits.settle);
   } else if (IsFlag(argument, "--patience", value)) {
     ok = absl::ParseDuration(value, &limits.patience);
+  } else if (IsFlag(argument, "--left_patience", value)) {
+    ok = absl::ParseDuration(value, &limits.left_patience);
+  } else if (IsFlag(argument, "--left_min", value)) {
+    ok = absl::SimpleAtoi(value, &least.left);
   } else if (IsFlag(argument, "--decided", value)) {
     ok = ReadShare(value, limits.decided_share);
   } else if (IsFlag(argument, "--body_bytes_max", value)) {
@@ -157,18 +178,33 @@ void Print(const Findings& findings, double seconds) {
                 violation.what.c_str());
   }
   const Counts& counts = findings.counts;
-  const auto number = [](std::int64_t n) { return static_cast<long long>(n); };
-  std::printf(
-      "checked operations=%lld decided=%lld keys=%lld unknown=%lld "
-      "grants=%lld finals=%lld changes=%lld effects=%lld after_faults=%lld "
-      "overlapping_owners=%lld late_changes=%lld defects=%lld "
-      "clock_error_ms=%lld seconds=%.2f violations=%zu\n",
-      number(counts.operations), number(counts.decided), number(counts.keys),
-      number(counts.unknown), number(counts.grants), number(counts.finals),
-      number(counts.changes), number(counts.effects),
-      number(counts.after_faults), number(counts.overlapping_owners),
-      number(counts.late_changes), number(counts.defects),
-      number(counts.clock_error_ms), seconds, findings.violations().size());
+  std::printf("checked");
+  const auto print = [](const char* name, std::int64_t number) {
+    std::printf(" %s=%lld", name, static_cast<long long>(number));
+  };
+  print("operations", counts.operations);
+  print("decided", counts.decided);
+  print("keys", counts.keys);
+  print("unknown", counts.unknown);
+  print("grants", counts.grants);
+  print("finals", counts.finals);
+  print("changes", counts.changes);
+  print("effects", counts.effects);
+  print("after_faults", counts.after_faults);
+  print("settled", counts.settled);
+  print("silent", counts.silent);
+  print("waits", counts.waits);
+  print("cut_short", counts.cut_short);
+  print("overslept", counts.overslept);
+  print("left", counts.left);
+  print("left_asked", counts.left_asked);
+  print("overlapping_owners", counts.overlapping_owners);
+  print("late_changes", counts.late_changes);
+  print("defects", counts.defects);
+  print("clock_error_ms", counts.clock_error_ms);
+  print("clock_error_max_ms", counts.clock_error_max_ms);
+  std::printf(" seconds=%.2f violations=%zu\n", seconds,
+              findings.violations().size());
 }
 
 // Why nothing can be said after no violation was found; empty: it can.
@@ -185,6 +221,12 @@ std::string WhyNothingSaid(const Counts& counts, const Least& least) {
   if (counts.effects < least.effects) return "hardly any effect";
   if (counts.after_faults < least.after_faults) {
     return "hardly any operation was decided after the faults";
+  }
+  if (counts.left_asked < std::min(counts.left, least.left)) {
+    return "hardly any key that was left unfinished was asked for";
+  }
+  if (least.left > 0 && counts.left == 0) {
+    return "no key was left unfinished, or none was asked for";
   }
   return "";
 }

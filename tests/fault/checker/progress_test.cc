@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 auto Breaks(const std::string& number) {
@@ -136,6 +137,234 @@ TEST(ProgressTest, L3OfAStreamsCommandsOnlyTheirCallerKnows) {
   EXPECT_THAT(story.Broken(), Breaks("L3"));
   story.call("c1-1").path = Path::kBulk;
   EXPECT_THAT(story.Broken(), IsEmpty());
+}
+
+// ---- Keys that were left unfinished.
+
+// A key whose owner has gone, and the time at which it is asked for.
+void LeaveAKey(Story& story) {
+  story.Claim("c1-1", kAnn);
+  story.Advance(absl::Milliseconds(1100));
+  story.Note(Phase::kClosing);
+  story.Advance(absl::Milliseconds(1));
+}
+
+TEST(ProgressTest, L1AKeyLeftUnfinishedIsHadAtTheEnd) {
+  Story story;
+  LeaveAKey(story);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  EXPECT_EQ(story.Check().counts.left, 1);
+  EXPECT_EQ(story.Check().counts.left_asked, 0);
+  story.Lookup("l-1");
+  AnswerEvent& claimed = story.Claim("l-2", kBob);
+  ASSERT_EQ(claimed.outcome, Outcome::kClaimed);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  EXPECT_EQ(story.Check().counts.left_asked, 1);
+  claimed = {.op = "l-2",
+             .t = claimed.t,
+             .code = "UNAVAILABLE",
+             .reason = "OUTCOME_UNKNOWN"};
+  EXPECT_THAT(story.Broken(), Breaks("L1"));
+}
+
+TEST(ProgressTest, L1ItIsHadInTime) {
+  Story story;
+  LeaveAKey(story);
+  story.Lookup("l-1");
+  story.Send(story.ClaimCall("l-2", kBob));
+  story.Fail("l-2", "UNAVAILABLE", "STORE_UNAVAILABLE");
+  story.Advance(story.limits.left_patience - absl::Milliseconds(100));
+  AnswerEvent& claimed = story.Claim("l-3", kCat);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  claimed.t += absl::ToInt64Nanoseconds(absl::Milliseconds(200));
+  EXPECT_THAT(story.Broken(), Breaks("L1"));
+}
+
+TEST(ProgressTest, L1AnotherLeaseIsWaitedFor) {
+  Story story;
+  story.policy.lease = absl::Seconds(9);
+  LeaveAKey(story);
+  story.Lookup("l-1");
+  ASSERT_EQ(story.Claim("l-2", kBob).outcome, Outcome::kInProgress);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  story.Advance(absl::Seconds(9) + story.limits.left_patience -
+                absl::Milliseconds(1200));
+  AnswerEvent& claimed = story.Claim("l-3", kBob);
+  ASSERT_EQ(claimed.outcome, Outcome::kClaimed);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  claimed.t += absl::ToInt64Nanoseconds(absl::Milliseconds(200));
+  EXPECT_THAT(story.Broken(), Breaks("L1"));
+}
+
+TEST(ProgressTest, L1AHeldKeyIsHadByWhoResolvesIt) {
+  Story story;
+  story.policy.on_abandoned = OnAbandoned::kHold;
+  LeaveAKey(story);
+  story.Lookup("l-1");
+  ASSERT_EQ(story.Claim("l-2", kBob).outcome, Outcome::kInDoubt);
+  EXPECT_THAT(story.Broken(), Breaks("L1"));
+  CallEvent resolves = story.ClaimCall("l-3", kBob);
+  resolves.resolve = true;
+  ASSERT_EQ(story.Do(resolves).outcome, Outcome::kClaimed);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+}
+
+TEST(ProgressTest, L2AKeyLeftUnfinishedCanBeLookedUpAtTheEnd) {
+  Story story;
+  LeaveAKey(story);
+  story.Send(story.ClaimCall("l-1", "")).kind = Kind::kLookup;
+  story.calls.back().hash.clear();
+  AnswerEvent& failed = story.Fail("l-1", "UNAVAILABLE", "STORE_UNAVAILABLE");
+  story.Claim("l-2", kBob);
+  EXPECT_THAT(story.Broken(), Breaks("L2"));
+  const std::int64_t end =
+      failed.t + absl::ToInt64Nanoseconds(story.limits.left_patience);
+  AnswerEvent& found = story.Lookup("l-3");
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  found.t = end + 1;
+  EXPECT_THAT(story.Broken(), Breaks("L2"));
+}
+
+// ---- Waits.
+
+// A claim that waits, told so much later what there is then.
+AnswerEvent& Wait(Story& story, absl::Duration wait, absl::Duration waited,
+                  Path path = Path::kUnary) {
+  CallEvent waits =
+      story.ClaimCall("w-" + std::to_string(story.calls.size()), kBob);
+  waits.wait_us = absl::ToInt64Microseconds(wait);
+  waits.deadline_us = 9'000'000;
+  waits.path = path;
+  story.Send(waits);
+  story.Advance(waited);
+  return story.Answer(story.Decide(waits));
+}
+
+void Settle(Story& story) {
+  story.policy.lease = absl::Seconds(100);
+  story.policy.max_lease = absl::Seconds(100);
+  story.policy.retention = absl::Hours(1);
+  story.Note(Phase::kEnd);
+  story.Advance(story.limits.settle);
+}
+
+constexpr int kWaits = 25;
+
+TEST(ProgressTest, L3ACommandsWaitIsKnownToo) {
+  Story story;
+  Settle(story);
+  story.Claim("c1-1", kAnn);
+  Wait(story, absl::Milliseconds(200), absl::Milliseconds(280), Path::kBulk);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  story.calls.back().wait_us = 100'000;
+  EXPECT_THAT(story.Broken(), Breaks("L3"));
+}
+
+TEST(ProgressTest, L3AWaitEndsBeforeTheDeadline) {
+  Story story;
+  Settle(story);
+  story.Claim("c1-1", kAnn);
+  Wait(story, absl::Seconds(2), absl::Seconds(1));
+  story.calls.back().deadline_us = 1'050'000;
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  story.calls.back().deadline_us = 950'000;
+  EXPECT_THAT(story.Broken(), Breaks("L3"));
+}
+
+TEST(ProgressTest, L3ClaimsWaitForAsLongAsTheyAsk) {
+  Story story;
+  Settle(story);
+  story.Claim("c1-1", kAnn);
+  for (int i = 0; i < kWaits; ++i) {
+    Wait(story, absl::Milliseconds(100), absl::Milliseconds(101));
+  }
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  EXPECT_EQ(story.Check().counts.cut_short, 0);
+  int cut = 0;
+  for (CallEvent& call : story.calls) {
+    if (call.wait_us == 0) continue;
+    call.wait_us = 200'000;
+    if (++cut == kWaits / 5) EXPECT_THAT(story.Broken(), IsEmpty());
+  }
+  EXPECT_THAT(story.Broken(), Breaks("L3"));
+}
+
+// An owner ends after a while; whoever waits is told so, or only at the end of
+// his own wait.
+void WaitForAnEnd(Story& story, bool is_woken) {
+  const std::string number = std::to_string(story.calls.size());
+  story.key = "k" + number;
+  story.Claim("o-" + number, kAnn);
+  CallEvent waits = story.ClaimCall("w-" + number, kBob);
+  waits.wait_us = 3'000'000;
+  waits.deadline_us = 9'000'000;
+  story.Send(waits);
+  story.Advance(absl::Milliseconds(600));
+  AnswerEvent in_progress = story.Decide(waits);
+  story.Release("r-" + number, kAnn, SaidDisposition::kOutcomeUnknown);
+  if (is_woken) {
+    story.Answer(story.Decide(waits));
+    return;
+  }
+  story.Advance(absl::Milliseconds(2400));
+  story.Answer(in_progress);
+  // Later than anybody may be wrong about the release.
+  story.Claim("n-" + number, kCat);
+  story.Claim("m-" + number, kCat);
+}
+
+TEST(ProgressTest, L3WhoWaitsIsToldThatTheOwnerHasEnded) {
+  Story story;
+  Settle(story);
+  for (int i = 0; i < kWaits; ++i) WaitForAnEnd(story, true);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  EXPECT_EQ(story.Check().counts.overslept, 0);
+  for (int i = 0; i < 5; ++i) WaitForAnEnd(story, false);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  EXPECT_EQ(story.Check().counts.overslept, 5);
+  for (int i = 0; i < 10; ++i) WaitForAnEnd(story, false);
+  EXPECT_THAT(story.Broken(), Breaks("L3"));
+}
+
+TEST(ProgressTest, L3ARenewalIsNoEnd) {
+  Story story;
+  Settle(story);
+  story.Claim("c1-1", kAnn);
+  CallEvent waits = story.ClaimCall("w-1", kBob);
+  waits.wait_us = 3'000'000;
+  waits.deadline_us = 9'000'000;
+  story.Send(waits);
+  AnswerEvent in_progress = story.Decide(waits);
+  story.Advance(absl::Milliseconds(10));
+  story.Claim("c1-2", kAnn);
+  story.Claim("c1-3", kAnn);
+  story.Advance(absl::Milliseconds(2980));
+  in_progress.lease_until_us =
+      absl::ToUnixMicros(story.last().lease_expires_at);
+  in_progress.retry_after_us = 1'000;
+  story.Answer(in_progress);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  EXPECT_EQ(story.Check().counts.overslept, 0);
+}
+
+TEST(ProgressTest, L3TheServerAnswersByTheDeadline) {
+  Story story;
+  Settle(story);
+  for (int i = 0; i < 98; ++i) story.Lookup("c1-" + std::to_string(i));
+  const auto fail = [&](const std::string& op, const std::string& reason) {
+    story.Send(story.ClaimCall(op, kCat));
+    story.Advance(absl::Seconds(1));
+    story.Fail(op, "DEADLINE_EXCEEDED", reason);
+  };
+  fail("c2-1", "");
+  fail("c2-2", "");
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  fail("c2-3", "DEADLINE_EXCEEDED");
+  fail("c2-4", "DEADLINE_EXCEEDED");
+  story.limits.decided_share = 0.9;
+  EXPECT_THAT(story.Broken(), Not(Breaks("L3")));
+  story.answer("c2-3").reason.clear();
+  EXPECT_THAT(story.Broken(), Breaks("L3"));
 }
 
 }  // namespace

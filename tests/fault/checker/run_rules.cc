@@ -1,10 +1,9 @@
-// What is not about the order of one record's calls: the final table, evidence,
-// isolation and progress.
+// What is not about the order of one record's calls: the final table, evidence
+// and isolation.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,67 +11,15 @@
 #include "server/core/limits.h"
 #include "tests/fault/checker/check.h"
 #include "tests/fault/checker/hex.h"
-#include "tests/support/record_rules.h"
 
 namespace idempotency::fault {
 namespace {
 
 constexpr std::size_t kEvidenceMax = 16;
-constexpr int kTriedInVainMin = 3;
-constexpr std::int64_t kGoodputCallsMin = 20;
 
 bool IsDecided(const Operation& operation) {
   return operation.certainty == Certainty::kFact;
 }
-
-// Did it fail for want of a working service? Not if its own fault refused it.
-bool IsInVain(const Operation& operation) {
-  if (IsDecided(operation)) return false;
-  if (!operation.answer.has_value()) return true;
-  const std::string& reason = operation.answer->reason;
-  return reason != "INVALID_FIELD" && reason != "UNKNOWN_POLICY" &&
-         reason != "POLICY_NOT_ALLOWED";
-}
-
-// It ended by its caller's will, or too soon to say anything of the service.
-bool SaysNothing(const Operation& operation) {
-  constexpr std::int64_t kHastyUs = 250'000;
-  return (operation.answer.has_value() &&
-          operation.answer->code == "CANCELLED") ||
-         (operation.call.deadline_us != 0 &&
-          operation.call.deadline_us < kHastyUs);
-}
-
-// Of commands only their stream's end is known.
-bool WaitedTooLong(const Operation& operation, absl::Duration late) {
-  return operation.call.path != Path::kBulk && IsDecided(operation) &&
-         operation.answer->outcome == Outcome::kInProgress &&
-         operation.answer->t > operation.call.t +
-                                   operation.call.wait_us * 1000 +
-                                   absl::ToInt64Nanoseconds(late);
-}
-
-std::int64_t EndOf(const Operation& operation) {
-  return operation.answer.has_value()
-             ? operation.answer->t
-             : operation.call.t + operation.call.deadline_us * 1000;
-}
-
-// Calls in vain, one after the other.
-struct InVain {
-  int calls = 0;
-  std::int64_t since = 0;
-  std::int64_t until = 0;
-
-  void Add(const Operation& operation) {
-    if (calls++ == 0) since = operation.call.t;
-    until = std::max(until, EndOf(operation));
-  }
-  bool IsTooMuch(absl::Duration patience) const {
-    return calls >= kTriedInVainMin &&
-           until - since > absl::ToInt64Nanoseconds(patience);
-  }
-};
 
 std::string Name(const RecordId& id) { return id.scope + " " + id.key; }
 
@@ -228,131 +175,6 @@ void CheckIsolation(const Run& run, Findings& findings) {
                            " is that of " + Name(asked->second));
     }
   }
-}
-
-// ---- Progress.
-
-namespace {
-
-struct Pause {
-  std::string caller{};
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-std::vector<Pause> PausesOf(const Run& run) {
-  std::vector<Pause> pauses;
-  for (const NoteEvent& note : run.notes) {
-    if (note.caller.empty() || note.phase == Phase::kNone) continue;
-    if (note.phase == Phase::kBegin) {
-      pauses.push_back({.caller = note.caller,
-                        .begin = note.t,
-                        .end = std::numeric_limits<std::int64_t>::max()});
-      continue;
-    }
-    for (Pause& pause : pauses) {
-      if (pause.caller == note.caller && pause.begin <= note.t) {
-        pause.end = std::min(pause.end, note.t);
-      }
-    }
-  }
-  return pauses;
-}
-
-}  // namespace
-
-void CheckReturns(const Run& run, const Limits& limits, Findings& findings) {
-  const std::int64_t late = absl::ToInt64Nanoseconds(limits.late);
-  const std::vector<Pause> pauses = PausesOf(run);
-  for (const auto& [id, key] : run.keys) {
-    for (const Operation& operation : key.operations) {
-      if (operation.call.deadline_us == 0) continue;
-      // Of a command, histories have what was on the stream. Its caller gives
-      // up at the deadline, however much later the stream ends.
-      if (operation.call.path == Path::kBulk) continue;
-      const std::int64_t due =
-          operation.call.t + operation.call.deadline_us * 1000 + late;
-      const std::string caller = CallerOf(operation.name());
-      const std::int64_t end = operation.answer.has_value()
-                                   ? operation.answer->t
-                                   : run.last_heard.at(caller);
-      if (end <= due) continue;
-      const bool paused =
-          std::any_of(pauses.begin(), pauses.end(), [&](const Pause& pause) {
-            return pause.caller == caller && pause.begin <= end &&
-                   pause.end >= operation.call.t;
-          });
-      if (paused) continue;
-      const std::string when =
-          operation.answer.has_value()
-              ? " ended " +
-                    absl::FormatDuration(absl::Nanoseconds(end - due + late)) +
-                    " after its deadline"
-              : " never ended, and its caller went on";
-      findings.Violate("L3", id, operation.name() + when);
-    }
-  }
-}
-
-void CheckProgress(const RecordId& id, const KeyHistory& key,
-                   const KeyCheck& states, const Limits& limits,
-                   std::int64_t settled, Findings& findings) {
-  InVain all;
-  InVain dead_owner;
-  bool decided = false;
-  for (const Operation& operation : key.operations) {
-    if (operation.call.t < settled || SaysNothing(operation)) continue;
-    if (WaitedTooLong(operation, limits.late)) {
-      findings.Violate("L3", id,
-                       operation.name() + " waited longer than it had asked");
-    }
-    if (!IsInVain(operation)) {
-      decided = true;
-      dead_owner = {};
-      continue;
-    }
-    all.Add(operation);
-    const Record* const state =
-        states.state(states.LastStateAt(operation.call.t));
-    const bool takeable = operation.call.kind == Kind::kClaim &&
-                          state != nullptr && IsUnfinished(*state) &&
-                          states.WasOver(*state, operation.call.t) &&
-                          (!state->held || operation.call.resolve);
-    if (!takeable) continue;
-    dead_owner.Add(operation);
-    if (!dead_owner.IsTooMuch(limits.patience)) continue;
-    findings.Violate("L1", id,
-                     "nobody gets the key of a dead owner: " +
-                         operation.name() + " failed like those before");
-    dead_owner = {};
-  }
-  if (decided || !all.IsTooMuch(limits.patience)) return;
-  findings.Violate("L2", id,
-                   std::to_string(all.calls) +
-                       " calls after the last fault, and none decided");
-}
-
-void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
-                  Findings& findings) {
-  std::int64_t calls = 0;
-  std::int64_t in_vain = 0;
-  std::int64_t& decided = findings.counts.after_faults;
-  for (const auto& [id, key] : run.keys) {
-    for (const Operation& operation : key.operations) {
-      if (operation.call.t < settled || SaysNothing(operation)) continue;
-      ++calls;
-      if (IsDecided(operation)) ++decided;
-      if (IsInVain(operation)) ++in_vain;
-    }
-  }
-  const auto wanted = limits.decided_share * static_cast<double>(calls);
-  if (calls < kGoodputCallsMin ||
-      static_cast<double>(calls - in_vain) >= wanted) {
-    return;
-  }
-  findings.Violate("L4", {},
-                   std::to_string(in_vain) + " of " + std::to_string(calls) +
-                       " calls after the last fault were not decided");
 }
 
 }  // namespace idempotency::fault

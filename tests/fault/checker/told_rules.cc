@@ -43,10 +43,11 @@ class ToldCheck {
 
  private:
   absl::Time Earliest(const Operation& operation) const {
-    return clock_.ToDatabase(operation.call.t) - clock_.error() - kTick;
+    return clock_.Between(operation.call.t, operation.answer->t).earliest -
+           kTick;
   }
   absl::Time Latest(const Operation& operation) const {
-    return clock_.ToDatabase(operation.answer->t) + clock_.error() + kTick;
+    return clock_.Between(operation.call.t, operation.answer->t).latest + kTick;
   }
 
   // Callers count it from the moment at which they asked: the server has taken
