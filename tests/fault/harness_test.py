@@ -15,11 +15,12 @@ import unittest
 import ledger
 import run
 import summary
+from fault_servers import lacked_memory
 from faults import CLASSES
 from histories import Traffic, now
 from programs import ProgramDied, ProgramError
 from rounds import Caller, Check, Injection, noting
-from servers import Replies, has_mapped
+from servers import Replies, address_space, has_logged, has_mapped
 
 _MS = 1_000_000
 _S = 1_000 * _MS
@@ -226,6 +227,28 @@ class ProgramsTest(unittest.TestCase):
         self.assertTrue(has_mapped(os.getpid(), sys.executable))
         self.assertFalse(has_mapped(os.getpid(), __file__))
         self.assertFalse(has_mapped(os.getpid(), "/nowhere/lib.so"))
+
+    def test_what_a_log_says_since(self):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as log:
+            log.write("std::bad_alloc\n")
+            log.flush()
+            self.assertTrue(has_logged(log.name, "bad_alloc", 0))
+            self.assertFalse(has_logged(log.name, "bad_alloc", 15))
+
+    def test_what_shows_that_memory_was_lacking(self):
+        pid, said = os.getpid(), []
+
+        def server(running=True):
+            return types.SimpleNamespace(
+                pid=pid, is_running=lambda: running,
+                has_logged=lambda words, since: words in said)
+
+        much = address_space(pid) + (1 << 40)
+        self.assertFalse(lacked_memory(server(), much, 0))
+        self.assertTrue(lacked_memory(server(), 1 << 20, 0))
+        self.assertTrue(lacked_memory(server(running=False), much, 0))
+        said.append("bad_alloc")
+        self.assertTrue(lacked_memory(server(), much, 0))
 
     def test_replies_have_a_limit(self):
         with subprocess.Popen(["sh", "-c", "echo ready; exec sleep 60"],

@@ -46,7 +46,7 @@ absl::StatusOr<DatabaseClock> DatabaseClock::Make(
     const ClockEvent& second = readings[std::min(i + 1, readings.size() - 1)];
     const std::int64_t error =
         kLeastErrorNs + std::max(first.error_ns, second.error_ns);
-    const auto [low, high] = std::minmax(OffsetOf(first), OffsetOf(second));
+    const auto [low, high] = std::minmax({OffsetOf(first), OffsetOf(second)});
     segments.push_back({.begin = first.t,
                         .end = second.t,
                         .low = low - error,

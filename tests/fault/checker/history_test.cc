@@ -88,6 +88,7 @@ std::vector<Event> FullEvents() {
                     .phase = Phase::kBegin,
                     .caller = "c1",
                     .text = "in words"},
+          NoteEvent{.t = 4, .phase = Phase::kClosing},
           ClockEvent{.t = 5, .database_us = 6, .error_ns = 7}};
 }
 

@@ -84,7 +84,7 @@ up:
   waits, cut_short, overslept
                      claims told InProgress since then that were to wait;
                      that did not; that waited on when the owner had ended
-  left, left_asked   keys that callers left unfinished; keys asked for at the end
+  left, left_asked   keys that callers left unfinished; asked for at the end
   overlapping_owners effects by somebody whom another had taken over from:
                      allowed, and why there are fencing tokens
   late_changes       a copy of a request, or another try of the server, took
