@@ -221,20 +221,23 @@ def _run_with_clock(r, seconds_off):
     """The clock of a server is off by so many seconds, by one after the other
     for a while each."""
     file = os.path.join(r.folder, "clock")
-
-    def set_clock(seconds):
-        with open(file, "wb") as clock:
+    with open(file, "wb", buffering=0) as clock:
+        def set_clock(seconds):
+            # In place: who has it mapped must never find it empty.
+            clock.seek(0)
             clock.write(struct.pack("=q", round(seconds * 1e9)))
 
-    set_clock(seconds_off[0])
-    server = r.one_server()
-    library = r.deployment.programs.clock
-    server.restart(environment={"SKEWED_CLOCK": file, "LD_PRELOAD": library})
-    r.expect(has_mapped(server.pid, library), "the server has another clock")
-    for seconds in seconds_off:
-        set_clock(seconds)
-        r.hold(3 / len(seconds_off), 4 / len(seconds_off))
-    server.restart()
+        set_clock(seconds_off[0])
+        server = r.one_server()
+        library = r.deployment.programs.clock
+        server.restart(environment={"SKEWED_CLOCK": file,
+                                    "LD_PRELOAD": library})
+        r.expect(has_mapped(server.pid, library),
+                 "the server has another clock")
+        for seconds in seconds_off:
+            set_clock(seconds)
+            r.hold(3 / len(seconds_off), 4 / len(seconds_off))
+        server.restart()
 
 
 @fault("server_clock_ahead", "the clock of a server is an hour ahead",
