@@ -3,14 +3,11 @@ programs of a round."""
 
 import dataclasses
 import os
-import signal
-import subprocess
 import time
 
-import programs
 from database import Database
 from programs import ProgramError
-from servers import Replies, Server
+from servers import Server
 
 _SERVERS = 3
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -38,44 +35,6 @@ class Programs:
                    fault("checker", "fault-checker"),
                    os.path.join(build, "tests", "support", "libskewed_clock.so"),
                    previous)
-
-
-class Wallet:
-    """The payment channel of a round; its ledger is part of the history."""
-
-    def __init__(self, program, ledger, socket, log):
-        self.history = ledger
-        self.socket = socket
-        self._command = [program, "--ledger=" + ledger, "--socket=" + socket]
-        self._log = log
-        self._process = None
-        self.start()
-
-    def start(self):
-        """With all that it did before."""
-        self._process = programs.start(
-            self._command, self._log, signal.SIGKILL, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE)
-        self._replies = Replies("the wallet", self._process)
-        if self._replies.next() != "ready":
-            raise ProgramError("the wallet did not start")
-
-    def require_running(self):
-        if self._process.poll() is not None:
-            raise ProgramError("the wallet has ended by itself, with "
-                               f"{self._process.returncode}")
-
-    def send_signal(self, number):
-        self._process.send_signal(number)
-
-    def kill(self):
-        self.require_running()
-        self.stop(signal.SIGKILL)
-
-    def stop(self, number=signal.SIGTERM):
-        programs.stop(self._process, number)
-        self._process.stdin.close()
-        self._replies.close()
 
 
 class Deployment:
@@ -109,13 +68,6 @@ class Deployment:
             if time.monotonic() > deadline:
                 raise ProgramError("the servers did not migrate the database")
             time.sleep(0.05)
-
-    def start_wallet(self, folder):
-        # A path of a socket may not be long, as that of `folder` may be.
-        return Wallet(self.programs.wallet,
-                      os.path.join(folder, "wallet.history"),
-                      os.path.join(self.database.node.folder, "wallet"),
-                      self.log)
 
     def heal(self):
         """As it was made, whatever the last round did or broke off with."""

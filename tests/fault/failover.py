@@ -33,14 +33,15 @@ sys.path.append(os.path.join(_HERE, "..", "support"))
 import database
 import failover_check
 import programs
-from deployment import Programs, Wallet
+from crew import Crew
+from deployment import Programs
 from failover_kinds import KINDS, LOSING, Pair
 from failover_results import Round, describe, summarize, write_down
-from histories import Notes, Traffic, now
+from histories import Notes, now
 from ports import free_port
 from postgres import PostgresNode, end_on_sigterm, wait_until
 from programs import ProgramError
-from rounds import Caller, Check, Injection
+from rounds import Check, Injection
 from servers import Gate
 
 _SECOND = 1_000_000_000
@@ -143,20 +144,13 @@ class Bench:
             shutil.rmtree(folder)
         return done
 
-    def start_wallet(self, folder):
-        return Wallet(self.programs.wallet,
-                      os.path.join(folder, "wallet.history"),
-                      os.path.join(self._nodes[0].folder, "wallet"), self.log)
+    def crew(self, scope, folder):
+        return Crew(self.programs, scope, folder, self._nodes[0].folder,
+                    self.log)
 
-    def start_caller(self, scope, folder, number, wallet, seed):
-        name = f"c{number}"
-        history = os.path.join(folder, name + ".history")
-        return Caller(name, [
-            self.programs.caller,
-            "--servers=" + ",".join(r.address for r in self._replicas),
-            "--scope=" + scope, "--history=" + history,
-            "--wallet=" + wallet.socket, "--name=" + name, *_CALLER_FLAGS,
-            f"--seed={seed}"], history, self.log)
+    @property
+    def addresses(self):
+        return [replica.address for replica in self._replicas]
 
     def check_alive(self):
         for replica in self._replicas:
@@ -177,9 +171,8 @@ class Play:
         self._scope = scope
         self.folder = folder
         self._done = Round(kind, seed)
-        self._callers = []
-        self._wallet = None
-        self._traffic = Traffic()
+        self._crew = bench.crew(scope, folder)
+        self._traffic = self._crew.traffic
         self._shown = set()
         self._recovered = None
         self._notes = Notes(os.path.join(folder, "harness.history"))
@@ -203,26 +196,16 @@ class Play:
         return self._done
 
     def _start_callers(self):
-        self._wallet = self._bench.start_wallet(self.folder)
-        for number in range(1, _CALLERS + 1):
-            self._callers.append(self._bench.start_caller(
-                self._scope, self.folder, number, self._wallet,
-                self._random.randrange(1 << 31)))
-            self._traffic.add(self._callers[-1].history)
+        self._crew.start_wallet()
+        for _ in range(_CALLERS):
+            self._crew.add(self._bench.addresses, self._random, *_CALLER_FLAGS)
 
     def _stop_callers(self):
-        for caller in self._callers:
-            if caller.is_running():
-                caller.ask_to_stop()
-        for caller in self._callers:
-            status = caller.wait()
-            if status != 0:
-                self._done.fail(f"caller {caller.name} ended with {status}")
-        if self._wallet is not None:
-            self._wallet.stop()
+        for text in self._crew.stop():
+            self._done.fail(text)
+        self._crew.close()
         self._notes.clock()
         self._notes.close()
-        self._traffic.close()
 
     def _fail_over(self):
         pair = self._bench.pair
@@ -286,8 +269,7 @@ class Play:
     def _check(self):
         done = self._done
         primary = self._bench.pair.primary
-        histories = failover_check.Histories(
-            [caller.history for caller in self._callers])
+        histories = failover_check.Histories(self._crew.histories)
         done.acknowledged = {kind: histories.count(kind) for kind in
                              ("finalize", "claim", "release")}
         lost = failover_check.find_lost(histories, failover_check.Survivors(

@@ -15,11 +15,12 @@ import unittest
 import ledger
 import run
 import summary
+from crew import Caller
 from fault_servers import lacked_memory
 from faults import CLASSES
 from histories import Traffic, now
 from programs import ProgramDied, ProgramError
-from rounds import Caller, Check, Injection, noting
+from rounds import Check, Injection, noting
 from servers import Replies, address_space, has_logged, has_mapped
 
 _MS = 1_000_000

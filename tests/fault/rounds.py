@@ -13,7 +13,8 @@ import time
 import traceback
 
 import programs
-from histories import Notes, Traffic, now
+from crew import Crew
+from histories import Notes, now
 from programs import ProgramDied, ProgramError
 
 _SECOND = 1_000_000_000
@@ -34,8 +35,6 @@ _RATE_MIN = 100
 _RECOVERED_SHARE = 0.5
 # So many of the keys that callers leave unfinished are asked for at the end.
 _LEFT_KEYS_MAX = 200
-# Calls under way at the end may last as long as their deadlines.
-_STOP_SECONDS = 60
 _CHECK_SECONDS = 90
 # Machines that run this are busy, and callers set some deadlines so short that
 # they must pass.
@@ -73,46 +72,6 @@ class Injection:
         return None
 
 
-class Caller:
-    """A process that makes calls and writes their history."""
-
-    def __init__(self, name, command, history, log):
-        self.name = name
-        self.history = history
-        # A SIGTERM would never reach one that a fault has stopped.
-        self._process = programs.start(command, log, signal.SIGKILL,
-                                       stdin=subprocess.PIPE, stdout=log)
-
-    def is_running(self):
-        return self._process.poll() is None
-
-    def require_running(self):
-        if not self.is_running():
-            raise ProgramDied(f"caller {self.name} has ended by itself, with "
-                              f"{self._process.returncode}")
-
-    def send_signal(self, number):
-        self._process.send_signal(number)
-
-    def kill(self):
-        self.require_running()
-        programs.stop(self._process, signal.SIGKILL)
-        self._process.stdin.close()
-
-    def ask_to_stop(self):
-        self.send_signal(signal.SIGCONT)
-        self.send_signal(signal.SIGTERM)
-
-    def wait(self):
-        """Until it has ended as it was asked to; returns its status."""
-        try:
-            status = self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            status = programs.stop(self._process, signal.SIGKILL)
-        self._process.stdin.close()
-        return status
-
-
 @contextlib.contextmanager
 def noting(round_, what):
     """Goes on behind an error, which is a problem of the round, and a violation
@@ -142,14 +101,11 @@ class Round:
         self.random = random.Random(f"{seed}/{number}/{fault_class.name}")
         self.scope = f"fault/r{number:06}"
         self.folder = folder
-        self.callers = []
         self.injections = []
         self.problems = []  # why the round as a whole does not count
         self.violations = []  # those that the checker cannot see
-        self.traffic = Traffic()
-        self.wallet = None
-        self._named = 0
-        self._histories = []
+        self._crew = Crew(deployment.programs, self.scope, folder,
+                          deployment.database.node.folder, deployment.log)
         self._checker_flags = _CHECKER_FLAGS
         self._notes = None
         # An earlier run that was killed may have left one.
@@ -161,7 +117,19 @@ class Round:
         """Whether there is anything to check."""
         return self._notes is not None and self.wallet is not None
 
+    @property
+    def traffic(self):
+        return self._crew.traffic
+
     # For fault classes.
+
+    @property
+    def callers(self):
+        return self._crew.callers
+
+    @property
+    def wallet(self):
+        return self._crew.wallet
 
     def one_server(self):
         return self.random.choice(self.servers)
@@ -187,9 +155,7 @@ class Round:
 
     def kill(self, caller):
         """SIGKILL of one of the callers, which is one no more."""
-        caller.kill()
-        self.callers.remove(caller)
-        self.traffic.forget(caller.history)
+        self._crew.kill(caller)
 
     def start(self, *servers):
         for server in servers:
@@ -224,21 +190,13 @@ class Round:
                              caller=name)
 
     def add_caller(self):
-        self._named += 1
-        name = f"c{self._named}"
-        history = os.path.join(self.folder, name + ".history")
-        servers = [server.address for server in self.servers]
-        self.random.shuffle(servers)
-        caller = Caller(name, [
-            self.deployment.programs.caller, "--servers=" + ",".join(servers),
-            "--scope=" + self.scope, "--history=" + history,
-            "--wallet=" + self.wallet.socket, "--name=" + name,
-            *_CALLER_FLAGS, "--mix=" + self.fault_class.mix,
-            f"--seed={self.random.randrange(1 << 31)}"], history,
-            self.deployment.log)
-        self.callers.append(caller)
-        self._histories.append(history)
-        self.traffic.add(history)
+        self._crew.add(self.random.sample(self._addresses(),
+                                          len(self.servers)),
+                       self.random, *_CALLER_FLAGS,
+                       "--mix=" + self.fault_class.mix)
+
+    def _addresses(self):
+        return [server.address for server in self.servers]
 
     # The round itself.
 
@@ -249,7 +207,7 @@ class Round:
         self._notes = Notes(os.path.join(self.folder, "harness.history"))
         self._notes.clock()
         try:
-            self.wallet = self.deployment.start_wallet(self.folder)
+            self._crew.start_wallet()
             for _ in range(_CALLERS):
                 self.add_caller()
             self._warm_up()
@@ -263,11 +221,9 @@ class Round:
                 self._ask_for_left_keys()
         finally:
             self._stop_callers()
-            if self.wallet is not None:
-                self.wallet.stop()
+            self._crew.close()
             self._notes.clock()
             self._notes.close()
-            self.traffic.close()
         for server in self.servers:
             server.require_running()
 
@@ -320,35 +276,20 @@ class Round:
         self.database.write_left_keys(self.scope, path, _LEFT_KEYS_MAX)
         self._notes.note(phase="closing")
         self._checker_flags += (f"--left_min={_LEFT_KEYS_MAX // 2}",)
-        history = os.path.join(self.folder, "left_keys.history")
-        self._histories.append(history)
-        servers = ",".join(server.address for server in self.servers)
-        self.callers.append(Caller("left", [
-            self.deployment.programs.caller, "--servers=" + servers,
-            "--left_keys=" + path, "--history=" + history, "--name=left"],
-            history, self.deployment.log))
-        self._wait_for_callers()
+        self._miss(self._crew.ask_for(path, self._addresses()))
 
     def _stop_callers(self):
-        for caller in self.callers:
-            if caller.is_running():
-                caller.ask_to_stop()
-        self._wait_for_callers()
+        self._miss(self._crew.stop())
 
-    def _wait_for_callers(self):
-        callers, self.callers = self.callers, []
-        for caller in callers:
-            status = caller.wait()
-            if status != 0:
-                self.violations.append(f"L2: caller {caller.name} ended with "
-                                       f"{status} when it was to stop")
-        self.traffic.read()
+    def _miss(self, texts):
+        self.violations += ["L2: " + text for text in texts]
 
     def start_check(self):
         """Dumps what is left and starts the checker; finish_check() waits."""
         paths = self.database.dump(self.scope, self.folder)
         histories = [path for path in
-                     [*self._histories, self.wallet.history, self._notes.path]
+                     [*self._crew.histories, self.wallet.history,
+                      self._notes.path]
                      if os.path.exists(path)]
         recovered_ms = max((injection.recovered_ms or 0
                             for injection in self.injections), default=0)
