@@ -12,9 +12,8 @@
 //        never saw the call: then the log must not either. That nothing is
 //        sent late whose caller got no answer cannot be seen from here; the
 //        unit tests of the lane do that.
-//   L1   the keys that callers left unfinished, asked for at the end: a claim
-//   of
-//        each has to be decided in time. And claims of an abandoned record,
+//   L1   a claim of each key that callers left unfinished, asked for at the
+//        end: it has to be decided in time. And claims of an abandoned record,
 //        after the last fault: not three in a row over some time that end
 //        without a decision
 //   L2   likewise: a Lookup of each key left unfinished, and calls of one
