@@ -140,6 +140,8 @@ TEST_F(RecordRulesTest, S18AFreedKeyIsKeptForItsRetention) {
   EXPECT_THAT(Broken(&before, after, kBegin), IsEmpty());
   after.expires_at += kTick;
   EXPECT_THAT(Broken(&before, after, kBegin), Contains(StartsWith("S18")));
+  after.expires_at -= absl::Minutes(1);
+  EXPECT_THAT(Broken(&before, after, kBegin), Contains(StartsWith("S18")));
   policy().retention.reset();
   const Record permanent = Claimed();
   after = Released(permanent, Disposition::kNotExecuted, kBegin);
