@@ -117,7 +117,7 @@ void HistoryChecker::CheckClaimed(const Sent& sent, Key& key,
                                   const Claimed& claimed) {
   CheckOwn(key, claimed.abandoned);
   const Moment* const moment = ExplainWritten(
-      sent, key, "S1", "grant", [&](const Record* row, absl::Time now) {
+      sent, key, "S1", "S2", "grant", [&](const Record* row, absl::Time now) {
         return !CountsAsNone(row, now) && IsUnfinished(*row) &&
                row->claim_token == claim.claim_token &&
                row->fencing_token == claimed.fencing_token &&
@@ -146,7 +146,7 @@ void HistoryChecker::CheckClaimed(const Sent& sent, Key& key,
   if (mine.fencing_token != 0) CheckSameClaim(key, claim, mine, claimed);
   if (mine.fencing_token < claimed.fencing_token) {
     mine = {.fencing_token = claimed.fencing_token,
-            .granted_at = moment->row->claimed_at,
+            .asked_at = sent.at,
             .lease_end = claimed.lease_expires_at};
   }
   if (mine.fencing_token == claimed.fencing_token) {
@@ -159,23 +159,17 @@ void HistoryChecker::CheckClaimed(const Sent& sent, Key& key,
   }
 }
 
-// S3: by the clock, nobody was granted the key before the lease of which an
-// earlier owner was told was over, or he had ended.
+// S3: nobody is told that the key is his before the clock has been at the end
+// of the lease that an earlier owner was told of, or that one has ended.
 void HistoryChecker::CheckOneOwner(const Key& key, const Uuid& claim_token) {
   const Told& mine = key.told.at(claim_token);
   for (const auto& [token, other] : key.told) {
     const bool mine_is_first = mine.fencing_token < other.fencing_token;
     const Told& first = mine_is_first ? mine : other;
-    const Told& second = mine_is_first ? other : mine;
     const Uuid& owner = mine_is_first ? claim_token : token;
-    if (token == claim_token || second.granted_at >= first.lease_end ||
+    if (token == claim_token ||
+        database_.clock().Latest(first.asked_at) >= first.lease_end ||
         key.may_give_up.contains(owner)) {
-      continue;
-    }
-    // Whoever came in between is judged by himself; the clock may have been
-    // set back since.
-    const auto next = key.owners.upper_bound(first.fencing_token);
-    if (next != key.owners.end() && next->first < second.fencing_token) {
       continue;
     }
     const bool recorded = std::any_of(
@@ -278,19 +272,21 @@ void HistoryChecker::Answer(const Sent& sent, const FinalizeCommand& finalize,
     return;
   }
   const bool held = answer->result == FinalizeResult::kInDoubt;
-  ExplainWritten(
-      sent, key, "S7", "server error", [&](const Record* row, absl::Time) {
-        // Even if the record has expired since it was read.
-        return row != nullptr && IsUnfinished(*row) &&
-               row->claim_token == finalize.claim_token &&
-               row->gave_up == GaveUp::kServerError && row->held == held;
-      });
+  ExplainWritten(sent, key, "S7", "S7", "server error",
+                 [&](const Record* row, absl::Time) {
+                   // Even if the record has expired since it was read.
+                   return row != nullptr && IsUnfinished(*row) &&
+                          row->claim_token == finalize.claim_token &&
+                          row->gave_up == GaveUp::kServerError &&
+                          row->held == held;
+                 });
 }
 
 void HistoryChecker::CheckRecorded(const Sent& sent, Key& key,
                                    const FinalizeCommand& finalize) {
   const Moment* const moment = ExplainWritten(
-      sent, key, "S8", "recorded response", [&](const Record* row, absl::Time) {
+      sent, key, "S7", "S8", "recorded response",
+      [&](const Record* row, absl::Time) {
         // Even if the record has expired since it was read.
         return row != nullptr && row->state == RecordState::kFinal &&
                row->claim_token == finalize.claim_token &&
@@ -414,7 +410,7 @@ void HistoryChecker::Answer(const Sent& sent, const ReleaseCommand& release,
                : IsUnfinished(*row) && !mine;
   };
   if (released) {
-    ExplainWritten(sent, key, "S12", "release", fits);
+    ExplainWritten(sent, key, "S12", "S12", "release", fits);
   } else {
     Explain(sent, key, "S12", "of a Release", fits);
   }

@@ -132,7 +132,7 @@ class HistoryChecker final : public DatabaseObserver {
   // What callers were told of one claim token's grant.
   struct Told {
     std::int64_t fencing_token = 0;
-    absl::Time granted_at;
+    SteadyTime asked_at{};
     absl::Time lease_end;
   };
 
@@ -195,6 +195,7 @@ class HistoryChecker final : public DatabaseObserver {
   // that no fall-back has lost, and none may lose from now on.
   const Moment* ExplainWritten(const Sent& sent, Key& key,
                                const std::string& promise,
+                               const std::string& promise_to_keep,
                                const std::string& what, Fits fits);
   // Did the replica's cache know it, and may it still?
   bool IsRemembered(const Sent& sent, const Key& key, Fits fits) const;

@@ -142,14 +142,14 @@ bool HistoryChecker::IsRemembered(const Sent& sent, const Key& key,
 
 const HistoryChecker::Moment* HistoryChecker::ExplainWritten(
     const Sent& sent, Key& key, const std::string& promise,
-    const std::string& what, Fits fits) {
+    const std::string& promise_to_keep, const std::string& what, Fits fits) {
   const Moment* const moment = FindFitting(sent, key, fits, false);
   if (moment == nullptr) {
     Violate(promise, "nothing that is left explains a " + what);
     return nullptr;
   }
   NoteProgress(key, moment);
-  std::uint64_t& newest = key.written[{promise, what}];
+  std::uint64_t& newest = key.written[{promise_to_keep, what}];
   newest = std::max(newest, moment->sequence);
   return moment;
 }
