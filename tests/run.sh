@@ -57,5 +57,7 @@ selection=()
 if ((${#labels[@]})); then
   selection=(-L "^($(IFS='|'; echo "${labels[*]}"))\$")
 fi
-ctest --test-dir build --parallel 2 --output-on-failure --no-tests=error \
+# Tests wait more than they compute.
+ctest --test-dir build --parallel $(($(nproc) + 1)) --output-on-failure \
+  --no-tests=error \
   ${selection[@]+"${selection[@]}"}

@@ -191,7 +191,8 @@ void ReadFingerprint(Reader& reader, HttpFingerprint& fingerprint) {
   for (std::string& pointer : fingerprint.json_left_out) {
     // A plain name is a member of the body itself.
     if (pointer.front() != '/') {
-      pointer = "/" + absl::StrReplaceAll(pointer, {{"~", "~0"}, {"/", "~1"}});
+      pointer = absl::StrCat(
+          "/", absl::StrReplaceAll(pointer, {{"~", "~0"}, {"/", "~1"}}));
     }
   }
 }

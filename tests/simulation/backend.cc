@@ -78,15 +78,20 @@ Backend::Touch Backend::GiveUp(Ending why) {
 }
 
 // The lock is had, or must be waited for until its holder ends, each time for
-// lock_timeout at most.
-Backend::Touch Backend::Lock(Row& row, bool if_unlocked) {
+// lock_timeout at most. Of a row that is gone there is none: what may be there
+// now is another row.
+Backend::Touch Backend::Lock(Row& row, const Version* seen, Wait wait) {
   Random& random = database_.scheduler_.random();
   if (!database_.weather_.calm && random.Chance(kPauseBetweenRows) &&
       !Pause(database_.weather_.Short(random))) {
     return GiveUp(Ending::kCut);
   }
-  while (row.writer != nullptr && row.writer != this) {
-    if (if_unlocked) return Touch::kSkipped;
+  const auto is_gone = [&] {
+    return seen != nullptr && (row.committed.record == nullptr ||
+                               row.committed.chain != seen->chain);
+  };
+  while (!is_gone() && row.writer != nullptr && row.writer != this) {
+    if (wait == Wait::kNo) return Touch::kSkipped;
     database_.weather_.Count("lock waits");
     const Backend* const holder = row.writer;
     row.waiting.push_back(this);
@@ -96,6 +101,7 @@ Backend::Touch Backend::Lock(Row& row, bool if_unlocked) {
     if (over()) return GiveUp(Ending::kCut);
     if (!woken && row.writer == holder) return GiveUp(Ending::kLockTimeout);
   }
+  if (is_gone()) return Touch::kSkipped;
   if (row.writer == nullptr) {
     row.writer = this;
     row.writer_changes_it = false;
@@ -115,28 +121,40 @@ void Backend::Unlock() {
 }
 
 Backend::Touch Backend::Update(const RecordId& id, const Version& seen,
-                               Change change, bool if_unlocked) {
+                               Change change, By by) {
   if (seen.record == nullptr) return Touch::kSkipped;
   std::optional<RecordPtr> next = change(*seen.record);
   if (!next.has_value()) return Touch::kSkipped;
   Row& row = database_.RowOf(id);
-  const Touch locked = Lock(row, if_unlocked);
+  const Touch locked = Lock(row, &seen, Wait::kYes);
   if (locked != Touch::kDone) return locked;
-  // It was deleted: what may be there now is another row.
-  if (row.committed.record == nullptr || row.committed.chain != seen.chain) {
-    return Touch::kSkipped;
-  }
-  if (row.committed.record != seen.record &&
-      database_.bug() != PlantedBug::kGuardIsNotReadAgain) {
-    next = change(*row.committed.record);
-    if (!next.has_value()) return Touch::kSkipped;
+  if (row.committed.record != seen.record) {
+    const PlantedBug bug = database_.bug();
+    if (by == By::kPlace && !database_.finds_moved_rows &&
+        bug != PlantedBug::kSweepDoesNotLookAgain) {
+      return Touch::kSkipped;
+    }
+    if (bug != PlantedBug::kGuardIsNotReadAgain) {
+      next = change(*row.committed.record);
+      if (!next.has_value()) return Touch::kSkipped;
+    }
   }
   row.writer_changes_it = true;
   changes_.push_back({.row = &row,
                       .after = {.record = *std::move(next),
                                 .chain = seen.chain,
-                                .number = ++database_.versions_}});
+                                .number = ++database_.versions_,
+                                .at = now_}});
   return Touch::kDone;
+}
+
+Backend::Touch Backend::LockIfFree(
+    const RecordId& id, const Version& seen,
+    absl::FunctionRef<bool(const Record&)> fits) {
+  Row& row = database_.RowOf(id);
+  const Touch locked = Lock(row, &seen, Wait::kNo);
+  if (locked != Touch::kDone) return locked;
+  return fits(*row.committed.record) ? Touch::kDone : Touch::kSkipped;
 }
 
 Backend::Touch Backend::Insert(const RecordId& id, Record record) {
@@ -146,7 +164,7 @@ Backend::Touch Backend::Insert(const RecordId& id, Record record) {
     return Touch::kSkipped;
   }
   if (database_.bug() != PlantedBug::kInsertDoesNotWait) {
-    const Touch locked = Lock(row, false);
+    const Touch locked = Lock(row, nullptr, Wait::kYes);
     if (locked != Touch::kDone) return locked;
     if (row.committed.record != nullptr) {
       locked_.pop_back();
@@ -161,7 +179,8 @@ Backend::Touch Backend::Insert(const RecordId& id, Record record) {
       {.row = &row,
        .after = {.record = std::make_shared<const Record>(std::move(record)),
                  .chain = number,
-                 .number = number}});
+                 .number = number,
+                 .at = now_}});
   return Touch::kDone;
 }
 

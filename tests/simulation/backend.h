@@ -46,11 +46,19 @@ class Backend {
   // What becomes of a row; nullopt: it does not fit, and is left alone; null:
   // it is deleted.
   using Change = absl::FunctionRef<std::optional<RecordPtr>(const Record&)>;
+  // How a statement finds a row: by its key, or by its ctid, which is another
+  // one after every update.
+  enum class By { kKey, kPlace };
   // UPDATE or DELETE of one row that the snapshot has as `seen`: `change` is
   // asked of that version, then the row is locked, and if it has changed since
-  // the snapshot, asked again of the latest one. `if_unlocked`: SKIP LOCKED.
+  // the snapshot, asked again of the latest one. Whatever that says, the row
+  // stays locked. One that was deleted is waited for, and left alone.
   Touch Update(const RecordId& id, const Version& seen, Change change,
-               bool if_unlocked = false);
+               By by = By::kKey);
+  // FOR UPDATE SKIP LOCKED of one row: `fits` is asked of the latest version.
+  // After kDone the row is See(), which stays.
+  Touch LockIfFree(const RecordId& id, const Version& seen,
+                   absl::FunctionRef<bool(const Record&)> fits);
   // INSERT ... ON CONFLICT DO NOTHING: waits for whoever changes the row.
   Touch Insert(const RecordId& id, Record record);
 
@@ -67,7 +75,10 @@ class Backend {
   bool over() const { return ended_ || killed_; }
   bool Pause(Microseconds duration);
   Touch GiveUp(Ending why);
-  Touch Lock(Row& row, bool if_unlocked);
+  enum class Wait { kYes, kNo };
+  // `seen`: the version to lock, or what became of it by updates; null: the
+  // key, whatever row it has.
+  Touch Lock(Row& row, const Version* seen, Wait wait);
   static void Release(Row& row);
   void Unlock();
   Ending Commit();

@@ -6,24 +6,14 @@
 #include "tests/simulation/backend.h"
 
 namespace idempotency {
-namespace {
-
-constexpr std::int64_t kStart = 1'800'000'000'000'000;  // some day in 2027
-
-}  // namespace
 
 Database::Database(Scheduler& scheduler, Weather& weather, PlantedBug bug,
                    bool has_standby)
     : scheduler_(scheduler),
       weather_(weather),
       bug_(bug),
-      has_standby_(has_standby) {}
-
-absl::Time Database::Now() const {
-  const auto since_start = std::chrono::duration_cast<Microseconds>(
-      scheduler_.Now().time_since_epoch());
-  return absl::FromUnixMicros(kStart + since_start.count());
-}
+      has_standby_(has_standby),
+      clock_(scheduler) {}
 
 Row& Database::RowOf(const RecordId& id) {
   std::unique_ptr<Row>& row = rows_[id];
@@ -85,7 +75,7 @@ void Database::MakeVisible(const std::vector<RowChange>& rows,
   }
   for (const RowChange& change : rows) {
     change.row->committed = change.after;
-    observer_->RowChanged(change.row->id, change.after.record);
+    observer_->RowChanged(change.row->id, change.after);
   }
 }
 
@@ -160,17 +150,24 @@ bool Database::FailOver(Microseconds down_for) {
   replicated_ = flushed_;
   standby_back_ = {};
   conflicts_ = conflicts_on_standby_;
+  // The former primary, with its clock, is the standby from now on.
+  const Microseconds ahead = clock_.ahead();
+  if (standby_ahead_ != ahead) {
+    weather_.Count("failovers to another clock");
+    clock_.SetAhead(std::exchange(standby_ahead_, ahead));
+  }
   for (const auto& [id, row] : rows_) {
     const std::uint64_t shown =
         std::exchange(row->committed, row->on_standby).number;
     // The standby may be ahead of what the primary had shown.
     if (shown < row->on_standby.number) {
-      observer_->RowChanged(id, row->committed.record);
+      observer_->RowChanged(id, row->committed);
     } else if (shown > row->on_standby.number) {
       weather_.Count("rows lost in a failover");
-      observer_->RowFellBack(id, row->committed.record);
+      observer_->RowFellBack(id, row->committed);
     }
   }
+  observer_->FailedOver();
   up_again_ = scheduler_.Now() + down_for;
   return true;
 }
@@ -202,6 +199,16 @@ bool Database::KillBackends() {
     backend->gate_.Open();
   }
   return any;
+}
+
+bool Database::SetClock(Microseconds ahead) {
+  clock_.SetAhead(ahead);
+  return true;
+}
+
+bool Database::SetStandbyClock(Microseconds ahead) {
+  standby_ahead_ = ahead;
+  return has_standby_;
 }
 
 bool Database::TurnReadOnly(Microseconds duration) {

@@ -24,6 +24,7 @@
 #include "server/core/types.h"
 #include "tests/simulation/planted_bug.h"
 #include "tests/simulation/scheduler.h"
+#include "tests/simulation/stepped_clock.h"
 #include "tests/simulation/weather.h"
 #include "tests/support/memory_table.h"
 
@@ -62,6 +63,7 @@ struct Version {
   RecordPtr record;  // null: there is no row
   std::uint64_t chain = 0;
   std::uint64_t number = 0;  // grows with every version of a row
+  absl::Time at{};           // when its statement began
 };
 
 // A row of idempotency_records, there or not.
@@ -83,9 +85,11 @@ struct RowChange {
 class DatabaseObserver {
  public:
   virtual ~DatabaseObserver() = default;
-  virtual void RowChanged(const RecordId& id, const RecordPtr& after) = 0;
+  virtual void RowChanged(const RecordId& id, const Version& after) = 0;
   // A standby took over, which had no later change of the row than `after`.
-  virtual void RowFellBack(const RecordId& id, const RecordPtr& after) = 0;
+  virtual void RowFellBack(const RecordId& id, const Version& after) = 0;
+  // It did, and all rows are as it has them.
+  virtual void FailedOver() = 0;
 };
 
 // A statement between its begin and its commit, in its backend's fiber. OK to
@@ -99,21 +103,24 @@ class Database {
   Database(Scheduler& scheduler, Weather& weather, PlantedBug bug,
            bool has_standby);
 
-  absl::Time Now() const;
+  absl::Time Now() const { return clock_.Now(); }
+  const SteppedClock& clock() const { return clock_; }
   PlantedBug bug() const { return bug_; }
   void Observe(DatabaseObserver* observer) { observer_ = observer; }
 
   // What a new snapshot sees; null: no row.
   RecordPtr Find(const RecordId& id) const;
-  std::vector<KeptConflict> ConflictsOf(const RecordId& id) const {
-    return ConflictsAbout(conflicts_, id);
-  }
+  const KeptConflicts& conflicts() const { return conflicts_; }
 
   // Puts a row as if it had always been so: for tests.
   void Put(const RecordId& id, Record record);
   void AgeConflicts(absl::Duration by);
 
   FleetRules rules;
+  // A statement that asks for rows by their places does not find one that has
+  // moved since its snapshot, except in older minor releases, which judge it
+  // anew.
+  bool finds_moved_rows = false;
 
   // ---- As those who connect see it.
 
@@ -129,13 +136,17 @@ class Database {
 
   // Everything that was not flushed is lost.
   bool Restart(Microseconds down_for);
-  // The standby takes over; what it lacks is lost. False without a standby.
+  // The standby takes over, and its clock; what it lacks is lost. False without
+  // a standby.
   bool FailOver(Microseconds down_for);
   bool StallStandby(Microseconds duration);
   // pg_cancel_backend() and pg_terminate_backend() for some who wait for it.
   bool CancelWaits();
   bool KillBackends();
   bool TurnReadOnly(Microseconds duration);
+  // Sets the clock, or the standby's, so far ahead of where it began.
+  bool SetClock(Microseconds ahead);
+  bool SetStandbyClock(Microseconds ahead);
 
  private:
   friend class Backend;
@@ -162,6 +173,8 @@ class Database {
   Weather& weather_;
   const PlantedBug bug_;
   const bool has_standby_;
+  SteppedClock clock_;
+  Microseconds standby_ahead_{0};
   DatabaseObserver* observer_ = nullptr;
 
   std::map<RecordId, std::unique_ptr<Row>> rows_;

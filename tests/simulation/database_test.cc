@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "tests/simulation/backend.h"
+#include "tests/simulation/process.h"
+#include "tests/simulation/simulated_table.h"
 
 namespace idempotency {
 namespace {
@@ -47,7 +49,7 @@ class DatabaseTest : public ::testing::Test, private DatabaseObserver {
         },
         hold);
   }
-  // From one version to another.
+  // From one version to another; 0: deletes it.
   Sent Update(int from, int to, Microseconds hold = Microseconds(0)) {
     return Send(
         [this, from, to](Backend& backend) {
@@ -55,10 +57,24 @@ class DatabaseTest : public ::testing::Test, private DatabaseObserver {
               id_, backend.See(id_),
               [&](const Record& stored) -> std::optional<RecordPtr> {
                 if (stored.version != from) return std::nullopt;
-                return To(to);
+                return to == 0 ? RecordPtr() : To(to);
               });
         },
         hold);
+  }
+  // To a version, whatever there is, by its place; the snapshot is that much
+  // older.
+  Sent UpdateInPlace(int to, Microseconds before) {
+    return Send(
+        [this, to, before](Backend& backend) {
+          const Version seen = backend.See(id_);
+          scheduler_.Sleep(before);
+          return backend.Update(
+              id_, seen,
+              [&](const Record&) -> std::optional<RecordPtr> { return To(to); },
+              Backend::By::kPlace);
+        },
+        Microseconds(0));
   }
 
   // Until then nothing more happens to what was sent.
@@ -92,8 +108,9 @@ class DatabaseTest : public ::testing::Test, private DatabaseObserver {
         sent.reply);
     return sent;
   }
-  void RowChanged(const RecordId&, const RecordPtr&) override {}
-  void RowFellBack(const RecordId&, const RecordPtr&) override {}
+  void RowChanged(const RecordId&, const Version&) override {}
+  void RowFellBack(const RecordId&, const Version&) override {}
+  void FailedOver() override {}
 };
 
 TEST_F(DatabaseTest, AnInsertWaitsForAnotherOneAndFindsItsRow) {
@@ -118,6 +135,85 @@ TEST_F(DatabaseTest, AGuardIsReadAgainAfterTheWait) {
   EXPECT_EQ(*first.touch, Touch::kDone);
   EXPECT_EQ(*second.touch, Touch::kSkipped);
   EXPECT_EQ(version(), 2);
+}
+
+TEST_F(DatabaseTest, ADeletionIsWaitedForAndLeavesNothingToUpdate) {
+  database_.Put(id_, By(1));
+  Update(1, 0, Milliseconds(30));
+  Run(Milliseconds(5));
+  const Sent second = Update(1, 3, Milliseconds(60));
+  Run(Milliseconds(10));
+  EXPECT_FALSE(second.reply->ending.has_value());
+  // Of a row that is not there nothing is locked.
+  Run(Milliseconds(30));
+  const Sent third = Insert(4);
+  Run(Milliseconds(20));
+  EXPECT_EQ(third.reply->ending, Ending::kAnswered);
+  Run(Milliseconds(100));
+  EXPECT_EQ(*second.touch, Touch::kSkipped);
+  EXPECT_EQ(version(), 4);
+}
+
+TEST_F(DatabaseTest, ARowThatWasFoundChangedStaysLocked) {
+  database_.Put(id_, By(1));
+  Update(1, 2, Milliseconds(20));
+  Run(Milliseconds(5));
+  const Sent second = Update(1, 3, Milliseconds(60));
+  Run(Milliseconds(40));
+  const Sent third = Update(2, 4);
+  Run(Milliseconds(10));
+  EXPECT_FALSE(third.reply->ending.has_value());
+  Run(Milliseconds(100));
+  EXPECT_EQ(*second.touch, Touch::kSkipped);
+  EXPECT_EQ(version(), 4);
+}
+
+TEST_F(DatabaseTest, ARowThatMovedIsNotFoundByItsPlace) {
+  database_.Put(id_, By(1));
+  const Sent first = UpdateInPlace(3, Milliseconds(50));
+  Run(Milliseconds(5));
+  Update(1, 2);
+  Run(Milliseconds(100));
+  EXPECT_EQ(*first.touch, Touch::kSkipped);
+  EXPECT_EQ(version(), 2);
+}
+
+TEST_F(DatabaseTest, AnOldReleaseFindsARowThatMoved) {
+  database_.finds_moved_rows = true;
+  database_.Put(id_, By(1));
+  const Sent first = UpdateInPlace(3, Milliseconds(50));
+  Run(Milliseconds(5));
+  Update(1, 2);
+  Run(Milliseconds(100));
+  EXPECT_EQ(*first.touch, Touch::kDone);
+  EXPECT_EQ(version(), 3);
+}
+
+TEST_F(DatabaseTest, ASweepPastLockedRowsTakesAsManyFreeOnes) {
+  database_.Put(id_, By(1));
+  for (const char* key : {"other", "third", "last"}) {
+    database_.Put({"scope", key}, By(1));
+  }
+  Update(1, 2, Milliseconds(500));
+  Run(Milliseconds(5));
+  Process process(scheduler_);
+  SimulatedSweeper sweeper(database_, process, weather_);
+  absl::StatusOr<SweepReport> swept = SweepReport();
+  scheduler_.Spawn(Microseconds(0), [&] { swept = sweeper.SweepRecords(3); });
+  Run(Milliseconds(1000));
+  ASSERT_TRUE(swept.ok()) << swept.status();
+  EXPECT_EQ(swept->deleted, 3);
+  EXPECT_EQ(version(), 2);
+}
+
+TEST_F(DatabaseTest, TheClockOfTheStandbyGoesOnAfterAFailover) {
+  const absl::Time before = database_.Now();
+  ASSERT_TRUE(database_.SetStandbyClock(Milliseconds(3000)));
+  EXPECT_EQ(database_.Now(), before);
+  ASSERT_TRUE(database_.FailOver(Milliseconds(5)));
+  EXPECT_EQ(database_.Now(), before + absl::Seconds(3));
+  ASSERT_TRUE(database_.SetClock(Milliseconds(0)));
+  EXPECT_EQ(database_.Now(), before);
 }
 
 TEST_F(DatabaseTest, ALockThatIsNotHadInTimeEndsTheStatement) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/core/errors.h"
+#include "server/core/limits.h"
 #include "tests/simulation/history_checker.h"
 #include "tests/simulation/history_text.h"
 #include "tests/support/record_rules.h"
@@ -64,26 +65,30 @@ void HistoryChecker::Answer(const Sent& sent, const ClaimCommand& claim,
     CheckRefusedClaim(sent, key, claim, answer.status());
     return;
   }
-  CheckKept(sent, key, *answer);
   if (const auto* claimed = std::get_if<Claimed>(&*answer)) {
     CheckClaimed(sent, key, claim, *claimed);
   } else if (const auto* replay = std::get_if<Replay>(&*answer)) {
-    CheckReplay(sent, key, claim, *replay);
+    return CheckReplay(sent, key, claim, *replay);
   } else if (std::holds_alternative<InProgress>(*answer)) {
     Explain(sent, key, "S5", name, [&](const Record* row, absl::Time now) {
       return MayTellInProgress(row, claim, now);
     });
   } else if (std::holds_alternative<Mismatch>(*answer)) {
-    ExplainEvenIfLost(sent, key, "S11", name,
-                      [&](const Record* row, absl::Time now) {
-                        return MayTellMismatch(row, claim, now);
-                      });
+    const auto fits = [&](const Record* row, absl::Time now) {
+      return MayTellMismatch(row, claim, now);
+    };
+    if (FindFitting(sent, key, fits) == nullptr &&
+        IsRemembered(sent, key, fits)) {
+      return;
+    }
+    Explain(sent, key, "S11", name, fits);
   } else {
     CheckOwn(key, std::get<InDoubt>(*answer).abandoned);
     Explain(sent, key, "S16", name, [&](const Record* row, absl::Time now) {
       return MayTellInDoubt(row, claim, now);
     });
   }
+  CheckKept(sent, key, *answer);
 }
 
 // S4: the same claim token has the same grant for as long as nobody else had
@@ -106,8 +111,8 @@ void HistoryChecker::CheckClaimed(const Sent& sent, Key& key,
                                   const ClaimCommand& claim,
                                   const Claimed& claimed) {
   CheckOwn(key, claimed.abandoned);
-  const Moment* const moment = Explain(
-      sent, key, "S1", "Claimed", [&](const Record* row, absl::Time now) {
+  const Moment* const moment = ExplainWritten(
+      sent, key, "S1", "S2", "grant", [&](const Record* row, absl::Time now) {
         return !CountsAsNone(row, now) && IsUnfinished(*row) &&
                row->claim_token == claim.claim_token &&
                row->fencing_token == claimed.fencing_token &&
@@ -117,42 +122,59 @@ void HistoryChecker::CheckClaimed(const Sent& sent, Key& key,
                row->abandoned == claimed.abandoned &&
                row->request_hash == claim.request_hash;
       });
-  if (moment != nullptr) {
-    key.granted_lives.emplace(claimed.fencing_token, moment->row->created_at);
-  }
   // Counted from when he asked, it must be over no later than the lease.
   if (claimed.lease <= absl::ZeroDuration() ||
-      sent.time + claimed.lease > claimed.lease_expires_at) {
+      database_.clock().Earliest(sent.at) + claimed.lease >
+          claimed.lease_expires_at) {
     Violate("S3", "more of the lease was promised than there is");
   }
-  if (claimed.fencing_token < sent.fencing_token ||
-      (claimed.fencing_token == sent.fencing_token &&
-       claim.claim_token != sent.owner)) {
+  if (moment == nullptr) return;
+  key.granted_lives.emplace(claimed.fencing_token, moment->row->created_at);
+  if (moment->sequence < key.began_anew) return;
+  if (sent.sequence > key.began_anew &&
+      (claimed.fencing_token < sent.fencing_token ||
+       (claimed.fencing_token == sent.fencing_token &&
+        claim.claim_token != sent.owner))) {
     Violate("S2", "a later grant has no higher fencing token");
   }
   Told& mine = key.told[claim.claim_token];
   if (mine.fencing_token != 0) CheckSameClaim(key, claim, mine, claimed);
   if (mine.fencing_token < claimed.fencing_token) {
     mine = {.fencing_token = claimed.fencing_token,
-            .lease_end = claimed.lease_expires_at,
-            .first_told = now()};
+            .asked_at = sent.at,
+            .lease_end = claimed.lease_expires_at};
   }
   if (mine.fencing_token == claimed.fencing_token) {
     mine.lease_end = std::max(mine.lease_end, claimed.lease_expires_at);
   }
-  for (const auto& [token, other] : key.told) {
-    const bool mine_is_first = mine.fencing_token < other.fencing_token;
-    const Told& first = mine_is_first ? mine : other;
-    const Told& second = mine_is_first ? other : mine;
-    const Uuid& owner = mine_is_first ? claim.claim_token : token;
-    if (token != claim.claim_token && second.first_told < first.lease_end &&
-        !key.may_give_up.contains(owner)) {
-      Violate("S3", "two callers were told that the key is theirs");
-    }
-  }
+  CheckOneOwner(key, claim.claim_token);
   if (claimed.fencing_token > key.told_fencing_token) {
     key.told_fencing_token = claimed.fencing_token;
     key.told_owner = claim.claim_token;
+  }
+}
+
+// S3: nobody is told that the key is his before the clock has been at the end
+// of the lease that an earlier owner was told of, or that one has ended.
+void HistoryChecker::CheckOneOwner(const Key& key, const Uuid& claim_token) {
+  const Told& mine = key.told.at(claim_token);
+  for (const auto& [token, other] : key.told) {
+    const bool mine_is_first = mine.fencing_token < other.fencing_token;
+    const Told& first = mine_is_first ? mine : other;
+    const Uuid& owner = mine_is_first ? claim_token : token;
+    if (token == claim_token ||
+        database_.clock().Latest(first.asked_at) >= first.lease_end ||
+        key.may_give_up.contains(owner)) {
+      continue;
+    }
+    const bool recorded = std::any_of(
+        key.moments.begin(), key.moments.end(), [&](const Moment& moment) {
+          return moment.row != nullptr && moment.row->claim_token == owner &&
+                 moment.row->state == RecordState::kFinal;
+        });
+    if (!recorded) {
+      Violate("S3", "two callers were told that the key is theirs");
+    }
   }
 }
 
@@ -160,15 +182,21 @@ void HistoryChecker::CheckReplay(const Sent& sent, Key& key,
                                  const ClaimCommand& claim,
                                  const Replay& replay) {
   CheckOwn(key, replay.response.body);
-  ExplainEvenIfLost(
-      sent, key, "S10", "Replay", [&](const Record* row, absl::Time now) {
-        if (!MayReplay(row, claim, now) || row->response != replay.response) {
-          return false;
-        }
-        const auto finalizes = key.finalizes.find(row->response_digest);
-        return finalizes != key.finalizes.end() &&
-               finalizes->second.contains(row->claim_token);
-      });
+  const auto fits = [&](const Record* row, absl::Time now) {
+    if (!MayReplay(row, claim, now) || row->response != replay.response) {
+      return false;
+    }
+    const auto finalizes = key.finalizes.find(row->response_digest);
+    return finalizes != key.finalizes.end() &&
+           finalizes->second.contains(row->claim_token);
+  };
+  if (FindFitting(sent, key, fits) == nullptr &&
+      IsRemembered(sent, key, fits)) {
+    ++answers_["Claim: Replay from memory only"];
+    return;
+  }
+  Explain(sent, key, "S10", "Replay", fits);
+  CheckKept(sent, key, replay);
 }
 
 void HistoryChecker::CheckRefusedClaim(const Sent& sent, Key& key,
@@ -208,7 +236,7 @@ void HistoryChecker::CheckRefusedClaim(const Sent& sent, Key& key,
 void HistoryChecker::CheckKept(const Sent& sent, const Key& key,
                                const ClaimOutcome& outcome) {
   for (const Acknowledged& one : key.acknowledged) {
-    if (sent.sequence < one.sequence || now() >= one.until) continue;
+    if (sent.sequence < one.sequence || !IsKept(one)) continue;
     if (std::holds_alternative<Mismatch>(outcome)) continue;
     const auto* const replay = std::get_if<Replay>(&outcome);
     if (replay == nullptr || replay->response != one.response) {
@@ -237,38 +265,41 @@ void HistoryChecker::Answer(const Sent& sent, const FinalizeCommand& finalize,
     return;
   }
   const bool held = answer->result == FinalizeResult::kInDoubt;
-  Explain(sent, key, "S7", "given up", [&](const Record* row, absl::Time) {
-    // Even if the record has expired since it was read.
-    return row != nullptr && IsUnfinished(*row) &&
-           row->claim_token == finalize.claim_token &&
-           row->gave_up == GaveUp::kServerError && row->held == held;
-  });
+  ExplainWritten(sent, key, "S7", "S7", "server error",
+                 [&](const Record* row, absl::Time) {
+                   // Even if the record has expired since it was read.
+                   return row != nullptr && IsUnfinished(*row) &&
+                          row->claim_token == finalize.claim_token &&
+                          row->gave_up == GaveUp::kServerError &&
+                          row->held == held;
+                 });
 }
 
 void HistoryChecker::CheckRecorded(const Sent& sent, Key& key,
                                    const FinalizeCommand& finalize) {
-  absl::Time until = absl::InfinitePast();
-  Explain(sent, key, "S7", "recorded", [&](const Record* row, absl::Time) {
-    // Even if the record has expired since it was read.
-    if (row == nullptr || row->state != RecordState::kFinal ||
-        row->claim_token != finalize.claim_token ||
-        row->response_digest != finalize.response_digest) {
-      return false;
-    }
-    const Policy& policy = row->policy;
-    until = row->finalized_at +
-            policy.retention.value_or(policy.retention_after_finalize.value_or(
-                absl::InfiniteDuration()));
-    return true;
-  });
+  const Moment* const moment = ExplainWritten(
+      sent, key, "S7", "S8", "recorded response",
+      [&](const Record* row, absl::Time) {
+        // Even if the record has expired since it was read.
+        return row != nullptr && row->state == RecordState::kFinal &&
+               row->claim_token == finalize.claim_token &&
+               row->response_digest == finalize.response_digest;
+      });
+  if (moment == nullptr) return;
+  const Policy& policy = moment->row->policy;
+  const absl::Time until =
+      moment->row->finalized_at +
+      policy.retention.value_or(
+          policy.retention_after_finalize.value_or(absl::InfiniteDuration()));
   for (const Acknowledged& one : key.acknowledged) {
-    if (now() < one.until && one.digest != finalize.response_digest) {
+    if (IsKept(one) && one.digest != finalize.response_digest) {
       Violate("S6", "two responses of one key were acknowledged");
     }
   }
   key.acknowledged.push_back({.digest = finalize.response_digest,
                               .response = finalize.response,
                               .sequence = ++sequence_,
+                              .asked_at = sent.at,
                               .until = until});
 }
 
@@ -285,7 +316,10 @@ void HistoryChecker::CheckRefusedFinalize(const Sent& sent, Key& key,
     key.never_recorded.insert(finalize.response_digest);
   }
   if (IsTrouble(status)) return;
-  if (database_.ConflictsOf(finalize.id).empty()) {
+  if (HasEvidence(key, finalize.claim_token, finalize.response_digest)) {
+    key.evidence.insert({finalize.claim_token, finalize.response_digest});
+  } else if (ConflictsAbout(database_.conflicts(), key.id).size() <
+             std::size_t{limits::kConflictsPerRecordMax}) {
     Violate("S7", "a refused response left no evidence");
   }
   const Reason reason = ReasonOf(status);
@@ -334,11 +368,12 @@ void HistoryChecker::CheckFound(const Sent& sent, Key& key,
       .created_at = found.record.created_at,
       .fencing_token = found.record.fencing_token,
       .rank = kRanks[static_cast<int>(found.record.state)]};
-  if (sent.sequence > key.fell_back && progress.Tied() < sent.progress.Tied()) {
+  if (sent.sequence > std::max(key.fell_back, key.began_anew) &&
+      progress.Tied() < sent.progress.Tied()) {
     Violate("S17", "told of an earlier state than somebody before");
   }
   for (const Acknowledged& one : key.acknowledged) {
-    if (sent.sequence < one.sequence || now() >= one.until) continue;
+    if (sent.sequence < one.sequence || !IsKept(one)) continue;
     if (found.record.response_digest != one.digest) {
       Violate("S8", "a Lookup without the recorded response");
     }
@@ -354,22 +389,24 @@ void HistoryChecker::Answer(const Sent& sent, const ReleaseCommand& release,
   if (keeps_history_) Note(key, "> " + TextOfCall(release) + ": " + name);
   ++answers_["Release: " + name];
   if (!answer.ok() && IsTrouble(answer.status())) return;
-  Explain(sent, key, "S12", "of a Release",
-          [&](const Record* row, absl::Time now) {
-            const bool mine =
-                row != nullptr && row->claim_token == release.claim_token;
-            if (answer.ok() && answer->released) {
-              // Even if the record has expired since it was read.
-              return mine && IsReleasedAs(*row, *answer);
-            }
-            if (CountsAsNone(row, now)) return answer.ok();
-            if (answer.ok()) {
-              return row->state == RecordState::kReleased && !mine;
-            }
-            return ReasonOf(answer.status()) == Reason::kAlreadyFinalized
-                       ? row->state == RecordState::kFinal
-                       : IsUnfinished(*row) && !mine;
-          });
+  const bool released = answer.ok() && answer->released;
+  const auto fits = [&](const Record* row, absl::Time now) {
+    const bool mine = row != nullptr && row->claim_token == release.claim_token;
+    // Even if the record has expired since it was read.
+    if (released) return mine && IsReleasedAs(*row, *answer);
+    if (CountsAsNone(row, now)) return answer.ok();
+    if (answer.ok()) {
+      return row->state == RecordState::kReleased && !mine;
+    }
+    return ReasonOf(answer.status()) == Reason::kAlreadyFinalized
+               ? row->state == RecordState::kFinal
+               : IsUnfinished(*row) && !mine;
+  };
+  if (released) {
+    ExplainWritten(sent, key, "S12", "S12", "release", fits);
+  } else {
+    Explain(sent, key, "S12", "of a Release", fits);
+  }
 }
 
 }  // namespace idempotency

@@ -16,7 +16,7 @@ HistoryChecker::Key& HistoryChecker::KeyOf(const RecordId& id) {
   Key& key = keys_[id];
   if (key.moments.empty()) {
     key.id = id;
-    key.moments.push_back({.sequence = 0, .time = now()});
+    key.moments.push_back({.sequence = 0, .at = steady_now()});
   }
   current_ = &key;
   return key;
@@ -54,53 +54,78 @@ std::vector<std::string> HistoryChecker::History() const {
   return lines;
 }
 
-// ---- What the table goes through.
-
-void HistoryChecker::RowChanged(const RecordId& id, const RecordPtr& after) {
-  Key& key = KeyOf(id);
-  const RecordPtr before = key.moments.back().row;
-  key.moments.push_back({.sequence = ++sequence_, .time = now(), .row = after});
-  if (keeps_history_) Note(key, "row " + TextOfRow(after.get()));
-  CheckChange(key, before.get(), after.get());
+std::vector<std::string> HistoryChecker::AllHistory() const {
+  std::vector<std::string> lines;
+  for (const auto& [id, line] : history_) lines.push_back(line);
+  return lines;
 }
 
-void HistoryChecker::RowFellBack(const RecordId& id, const RecordPtr& after) {
-  Key& key = KeyOf(id);
-  for (auto moment = key.moments.rbegin();
-       moment != key.moments.rend() && moment->row != after; ++moment) {
-    moment->lost = true;
-  }
-  key.moments.push_back({.sequence = ++sequence_, .time = now(), .row = after});
-  if (keeps_history_) Note(key, "fell back to " + TextOfRow(after.get()));
-  key.fell_back = sequence_;
-  key.fell_back_at = now();
-  key.told_progress = {};
+// ---- What the table goes through.
 
-  // What somebody was told to be his must not be gone.
-  const std::int64_t left = after == nullptr ? 0 : after->fencing_token;
-  const auto granted = std::find_if(
-      key.moments.begin(), key.moments.end(), [&](const Moment& moment) {
-        return moment.row != nullptr &&
-               moment.row->fencing_token == key.told_fencing_token;
-      });
-  if (granted != key.moments.end() && granted->lost) {
-    Violate("S2", "an acknowledged grant was lost");
+void HistoryChecker::RowChanged(const RecordId& id, const Version& after) {
+  Key& key = KeyOf(id);
+  const RecordPtr before = key.moments.back().row;
+  key.moments.push_back({.sequence = ++sequence_,
+                         .at = steady_now(),
+                         .row = after.record,
+                         .number = after.number});
+  if (keeps_history_) Note(key, "row " + TextOfRow(after.record.get()));
+  CheckChange(key, before.get(), after);
+}
+
+void HistoryChecker::RowFellBack(const RecordId& id, const Version& after) {
+  Key& key = KeyOf(id);
+  std::uint64_t first_lost = ++sequence_;
+  for (auto moment = key.moments.rbegin();
+       moment != key.moments.rend() && moment->number > after.number;
+       ++moment) {
+    moment->lost = true;
+    first_lost = moment->sequence;
   }
-  for (const Acknowledged& one : key.acknowledged) {
-    if (now() < one.until &&
-        (after == nullptr || after->state != RecordState::kFinal ||
-         after->response_digest != one.digest)) {
-      Violate("S8", "an acknowledged response was lost");
+  key.moments.push_back({.sequence = sequence_,
+                         .at = steady_now(),
+                         .row = after.record,
+                         .number = after.number});
+  if (keeps_history_)
+    Note(key, "fell back to " + TextOfRow(after.record.get()));
+  key.fell_back = sequence_;
+  key.told_progress = {};
+  for (const auto& [what, moment] : key.written) {
+    if (moment >= first_lost) {
+      Violate(what.first, "an acknowledged " + what.second + " was lost");
     }
   }
+  const std::int64_t left =
+      after.record == nullptr ? 0 : after.record->fencing_token;
   key.fencing_token = std::max(left, key.told_fencing_token);
   key.owners.erase(key.owners.upper_bound(key.fencing_token), key.owners.end());
 }
 
+void HistoryChecker::FailedOver() {
+  for (auto& [id, key] : keys_) CheckEvidence(key);
+}
+
+bool HistoryChecker::HasEvidence(const Key& key, const Uuid& claim_token,
+                                 const std::string& digest) const {
+  return database_.conflicts().contains(
+      {key.id.scope, key.id.key, claim_token, digest});
+}
+
+void HistoryChecker::CheckEvidence(Key& key) {
+  current_ = &key;
+  for (const auto& [claim_token, digest] : key.evidence) {
+    if (!HasEvidence(key, claim_token, digest)) {
+      Violate("S7", "the evidence of a refused response was lost");
+    }
+  }
+}
+
 void HistoryChecker::CheckChange(Key& key, const Record* before,
-                                 const Record* after) {
-  // A grant is judged by the time that it was made at, not by the commit's.
-  absl::Time time = now();
+                                 const Version& changed) {
+  const Record* const after = changed.record.get();
+  // By the clock as the statement read it; a grant is judged by the time that
+  // it was made at.
+  absl::Time time = changed.at;
   Asked asked;
   if (after != nullptr) {
     if (before == nullptr || after->created_at != before->created_at) {
@@ -111,19 +136,36 @@ void HistoryChecker::CheckChange(Key& key, const Record* before,
     asked = {.resolves = key.resolving.contains(after->claim_token),
              .never_executed = key.never_executed.contains(after->claim_token)};
   }
-  const auto broken = [this](const std::string& promise,
-                             const std::string& what) {
-    Violate(promise, what);
-  };
-  idempotency::CheckChange(before, after, time, asked, broken);
-  CheckTimes(before, after, now(), broken);
+  idempotency::CheckChange(
+      before, after, time, asked,
+      [this](const std::string& promise, const std::string& what) {
+        Violate(promise, what);
+      });
   if (after == nullptr) return;
+  if (before == nullptr) BeginAnew(key, *after);
   if (after->fencing_token != key.fencing_token) NoteOwner(key, *after);
   const bool was_final =
       before != nullptr && before->state == RecordState::kFinal;
   if (!was_final && after->state == RecordState::kFinal) {
     CheckResponse(key, *after);
   }
+}
+
+// Nothing is left of an earlier record: where the clock has been set back since
+// that was claimed, this one cannot count on from it.
+void HistoryChecker::BeginAnew(Key& key, const Record& first) {
+  if (first.fencing_token > key.fencing_token ||
+      database_.clock().Latest(SteadyTime::min()) <= first.created_at) {
+    return;
+  }
+  key.began_anew = sequence_;
+  key.fencing_token = 0;
+  key.owners.erase(key.owners.lower_bound(first.fencing_token),
+                   key.owners.end());
+  key.told.clear();
+  key.told_fencing_token = 0;
+  key.told_owner = {};
+  key.told_progress = {};
 }
 
 void HistoryChecker::CheckResponse(Key& key, const Record& after) {
@@ -190,12 +232,12 @@ void HistoryChecker::CheckEnd() {
       Violate("S19", "a change that nobody saw");
     }
     for (const Acknowledged& one : key.acknowledged) {
-      if (now() < one.until &&
-          (row == nullptr || row->state != RecordState::kFinal ||
-           row->response_digest != one.digest)) {
+      if (IsKept(one) && (row == nullptr || row->state != RecordState::kFinal ||
+                          row->response_digest != one.digest)) {
         Violate("S19", "an acknowledged response is not there");
       }
     }
+    CheckEvidence(key);
   }
   current_ = nullptr;
 }

@@ -14,8 +14,15 @@
 // holds what was acknowledged.
 //
 // When a standby takes over that lacks what nobody was told of, the table falls
-// back: what was acknowledged must still be there, and what others had read of
-// the rest may be told for a while (see server/core/replay_cache.h).
+// back: whatever somebody was told that a write had done must still be there:
+// grants and their leases, responses, releases, what was given up, evidence.
+//
+// A replica with a cache of replays may tell what it read of final records for
+// as long as server/core/replay_cache.h says: until it has heard of another
+// database, and until they expire by the clock as it went when they were read.
+// When the clock is set forward, a lease is over sooner for everybody; when it
+// is set back, and a record was deleted, the next one of its key begins with
+// lower numbers.
 #ifndef IDEMPOTENCY_TESTS_SIMULATION_HISTORY_CHECKER_H_
 #define IDEMPOTENCY_TESTS_SIMULATION_HISTORY_CHECKER_H_
 
@@ -41,8 +48,9 @@ class HistoryChecker final : public DatabaseObserver {
   // Sees every change of `database`, which must outlive it, from now on.
   explicit HistoryChecker(Database& database);
 
-  void RowChanged(const RecordId& id, const RecordPtr& after) override;
-  void RowFellBack(const RecordId& id, const RecordPtr& after) override;
+  void RowChanged(const RecordId& id, const Version& after) override;
+  void RowFellBack(const RecordId& id, const Version& after) override;
+  void FailedOver() override;
 
   // How far a key has come, as told to somebody.
   struct Progress {
@@ -56,7 +64,10 @@ class HistoryChecker final : public DatabaseObserver {
   // A call on its way.
   struct Sent {
     std::uint64_t sequence = 0;  // of all that happened
-    absl::Time time{};
+    SteadyTime at{};
+    // The replica may know final records from what it read since then; max: it
+    // keeps nothing.
+    SteadyTime remembers_since = SteadyTime::max();
     // The newest grant of the key that somebody had been told of by then.
     std::int64_t fencing_token = 0;
     Uuid owner{};
@@ -68,7 +79,7 @@ class HistoryChecker final : public DatabaseObserver {
   Sent Send(const ReleaseCommand& release);
 
   // The same call, as if sent at `time` if it was sent before.
-  Sent NotBefore(const RecordId& id, Sent sent, absl::Time time);
+  Sent NotBefore(const RecordId& id, Sent sent, SteadyTime time);
 
   // Its answer.
   void Answer(const Sent& sent, const ClaimCommand& claim,
@@ -106,27 +117,30 @@ class HistoryChecker final : public DatabaseObserver {
   void KeepHistory() { keeps_history_ = true; }
   // The lines about keys with a violation; all of them where there is none.
   std::vector<std::string> History() const;
+  // All of them in any case.
+  std::vector<std::string> AllHistory() const;
 
  private:
   struct Moment {
     std::uint64_t sequence = 0;
-    absl::Time time{};
-    RecordPtr row{};    // null: no row
-    bool lost = false;  // by a fall-back
+    SteadyTime at{};
+    RecordPtr row{};           // null: no row
+    std::uint64_t number = 0;  // of the row's version
+    bool lost = false;         // by a fall-back
   };
 
   // What callers were told of one claim token's grant.
   struct Told {
     std::int64_t fencing_token = 0;
+    SteadyTime asked_at{};
     absl::Time lease_end;
-    absl::Time first_told;
-    std::uint64_t sequence = 0;
   };
 
   struct Acknowledged {
     std::string digest;
     Response response;
     std::uint64_t sequence = 0;
+    SteadyTime asked_at{};
     absl::Time until;
   };
 
@@ -152,8 +166,15 @@ class HistoryChecker final : public DatabaseObserver {
     Uuid told_owner{};
     Progress told_progress;
     std::uint64_t fell_back = 0;  // when it last did
-    absl::Time fell_back_at = absl::InfinitePast();
+    // When a record last began with lower numbers than an earlier one, which
+    // was deleted before the clock was set back.
+    std::uint64_t began_anew = 0;
     std::vector<Acknowledged> acknowledged;
+    // By promise and what was acknowledged, the newest moment of such a kind
+    // that a caller was told was brought about.
+    std::map<std::pair<std::string, std::string>, std::uint64_t> written;
+    // Claim tokens and digests of refused responses.
+    std::set<std::pair<Uuid, std::string>> evidence;
     // By fencing token, the beginning of the record's life; by that, what was
     // done.
     std::map<std::int64_t, absl::Time> granted_lives;
@@ -169,16 +190,29 @@ class HistoryChecker final : public DatabaseObserver {
   // earlier time than its own, but not by one before the call.
   const Moment* Explain(const Sent& sent, Key& key, const std::string& promise,
                         const std::string& answer, Fits fits);
-  static const Moment* FindFitting(const Sent& sent, const Key& key,
-                                   absl::Time now, Fits fits);
-  // Or one that a fall-back lost a moment ago.
-  const Moment* ExplainEvenIfLost(const Sent& sent, Key& key,
-                                  const std::string& promise,
-                                  const std::string& answer, Fits fits);
-  void NoteProgress(Key& key, const Moment* moment);
+  const Moment* FindFitting(const Sent& sent, const Key& key, Fits fits,
+                            bool even_if_lost = true) const;
+  // Of an answer that says that a write has brought about `what`: by a state
+  // that no fall-back has lost, and none may lose from now on.
+  const Moment* ExplainWritten(const Sent& sent, Key& key,
+                               const std::string& promise,
+                               const std::string& promise_to_keep,
+                               const std::string& what, Fits fits);
+  // Did the replica's cache know it, and may it still?
+  bool IsRemembered(const Sent& sent, const Key& key, Fits fits) const;
+  static void NoteProgress(Key& key, const Moment* moment);
+  // Has the clock not been at the end of what was promised of it?
+  bool IsKept(const Acknowledged& one) const {
+    return database_.clock().Latest(one.asked_at) < one.until;
+  }
+  bool HasEvidence(const Key& key, const Uuid& claim_token,
+                   const std::string& digest) const;
+  void CheckEvidence(Key& key);
   absl::Time now() const { return database_.Now(); }
+  SteadyTime steady_now() const { return database_.clock().steady_now(); }
 
-  void CheckChange(Key& key, const Record* before, const Record* after);
+  void CheckChange(Key& key, const Record* before, const Version& changed);
+  void BeginAnew(Key& key, const Record& first);
   void CheckResponse(Key& key, const Record& after);
   void NoteOwner(Key& key, const Record& after);
 
@@ -186,6 +220,7 @@ class HistoryChecker final : public DatabaseObserver {
                     const Claimed& claimed);
   void CheckSameClaim(const Key& key, const ClaimCommand& claim,
                       const Told& told, const Claimed& claimed);
+  void CheckOneOwner(const Key& key, const Uuid& claim_token);
   void CheckReplay(const Sent& sent, Key& key, const ClaimCommand& claim,
                    const Replay& replay);
   void CheckRefusedClaim(const Sent& sent, Key& key, const ClaimCommand& claim,

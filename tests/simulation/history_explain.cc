@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/core/limits.h"
 #include "tests/simulation/history_checker.h"
 #include "tests/simulation/history_text.h"
 
@@ -9,15 +10,14 @@ namespace idempotency {
 namespace {
 
 constexpr int kServerErrorMin = 500;
-// How long a replica may go on with what it read of a record that a fall-back
-// has lost: what the cache of replays keeps, and some seconds.
-constexpr absl::Duration kToldAfterLoss = absl::Seconds(70);
+// From when a statement looks at the clock until it sees the rows, at most.
+constexpr Milliseconds kStatementBegins{50};
 
 }  // namespace
 
 HistoryChecker::Sent HistoryChecker::Begin(Key& key) {
   return {.sequence = ++sequence_,
-          .time = now(),
+          .at = steady_now(),
           .fencing_token = key.told_fencing_token,
           .owner = key.told_owner,
           .progress = key.told_progress};
@@ -62,10 +62,10 @@ HistoryChecker::Sent HistoryChecker::Send(const ReleaseCommand& release) {
 }
 
 HistoryChecker::Sent HistoryChecker::NotBefore(const RecordId& id, Sent sent,
-                                               absl::Time time) {
-  sent.time = std::max(sent.time, time);
+                                               SteadyTime time) {
+  sent.at = std::max(sent.at, time);
   for (const Moment& moment : KeyOf(id).moments) {
-    if (moment.time < time) {
+    if (moment.at < time) {
       sent.sequence = std::max(sent.sequence, moment.sequence);
     }
   }
@@ -73,26 +73,35 @@ HistoryChecker::Sent HistoryChecker::NotBefore(const RecordId& id, Sent sent,
 }
 
 // Between two changes of the record only its lease and its retention end: the
-// times before and after are all that there are to try.
-const HistoryChecker::Moment* HistoryChecker::FindFitting(const Sent& sent,
-                                                          const Key& key,
-                                                          absl::Time now,
-                                                          Fits fits) {
+// times before and after, and those at which the clock is set, are all that
+// there are to try.
+const HistoryChecker::Moment* HistoryChecker::FindFitting(
+    const Sent& sent, const Key& key, Fits fits, bool even_if_lost) const {
   std::size_t first = key.moments.size() - 1;
   while (first > 0 && key.moments[first].sequence > sent.sequence) --first;
   for (std::size_t i = first; i < key.moments.size(); ++i) {
     const Moment& moment = key.moments[i];
-    const absl::Time until =
-        i + 1 < key.moments.size() ? key.moments[i + 1].time : now;
+    if (moment.lost && !even_if_lost) continue;
+    const SteadyTime until =
+        i + 1 < key.moments.size() ? key.moments[i + 1].at : steady_now();
     const Record* const row = moment.row.get();
-    const auto fits_at = [&](absl::Time time) {
-      return time >= sent.time && time <= until && fits(row, time);
+    const auto fits_within = [&](SteadyTime from, SteadyTime to,
+                                 Microseconds ahead) {
+      const absl::Time earliest = SteppedClock::Reading(from, ahead);
+      const absl::Time latest = SteppedClock::Reading(to, ahead);
+      const auto fits_at = [&](absl::Time time) {
+        return time >= earliest && time <= latest && fits(row, time);
+      };
+      if (fits_at(earliest) || fits_at(latest)) return true;
+      if (row == nullptr) return false;
+      constexpr absl::Duration kTick = absl::Microseconds(1);
+      for (const absl::Time end : {row->lease_expires_at, row->expires_at}) {
+        if (fits_at(end) || fits_at(end - kTick)) return true;
+      }
+      return false;
     };
-    if (fits_at(sent.time) || fits_at(until)) return &moment;
-    if (row == nullptr) continue;
-    constexpr absl::Duration kTick = absl::Microseconds(1);
-    for (const absl::Time end : {row->lease_expires_at, row->expires_at}) {
-      if (fits_at(end) || fits_at(end - kTick)) return &moment;
+    if (database_.clock().AnyStretch(sent.at, until, fits_within)) {
+      return &moment;
     }
   }
   return nullptr;
@@ -101,7 +110,7 @@ const HistoryChecker::Moment* HistoryChecker::FindFitting(const Sent& sent,
 const HistoryChecker::Moment* HistoryChecker::Explain(
     const Sent& sent, Key& key, const std::string& promise,
     const std::string& answer, Fits fits) {
-  const Moment* const moment = FindFitting(sent, key, now(), fits);
+  const Moment* const moment = FindFitting(sent, key, fits);
   if (moment == nullptr) {
     Violate(promise, "nothing explains the answer " + answer);
   } else {
@@ -110,24 +119,49 @@ const HistoryChecker::Moment* HistoryChecker::Explain(
   return moment;
 }
 
-const HistoryChecker::Moment* HistoryChecker::ExplainEvenIfLost(
-    const Sent& sent, Key& key, const std::string& promise,
-    const std::string& answer, Fits fits) {
-  if (now() - key.fell_back_at < kToldAfterLoss &&
-      FindFitting(sent, key, now(), fits) == nullptr) {
-    for (const Moment& moment : key.moments) {
-      if (moment.lost && moment.row != nullptr &&
-          moment.row->state == RecordState::kFinal &&
-          fits(moment.row.get(), moment.time)) {
-        return &moment;
-      }
+bool HistoryChecker::IsRemembered(const Sent& sent, const Key& key,
+                                  Fits fits) const {
+  const SteadyTime since =
+      std::max(sent.remembers_since, sent.at - limits::kReplayCacheLifeMax);
+  for (std::size_t i = 0; i < key.moments.size(); ++i) {
+    const Moment& moment = key.moments[i];
+    const SteadyTime until =
+        i + 1 < key.moments.size() ? key.moments[i + 1].at : steady_now();
+    const Record* const row = moment.row.get();
+    if (until < since || row == nullptr || row->state != RecordState::kFinal) {
+      continue;
+    }
+    // By any clock that it can have been read with, as if that had gone on.
+    if (database_.clock().AnyStretch(
+            moment.at - kStatementBegins, until,
+            [&](SteadyTime, SteadyTime, Microseconds ahead) {
+              return fits(row, SteppedClock::Reading(sent.at, ahead));
+            })) {
+      return true;
     }
   }
-  return Explain(sent, key, promise, answer, fits);
+  return false;
+}
+
+const HistoryChecker::Moment* HistoryChecker::ExplainWritten(
+    const Sent& sent, Key& key, const std::string& promise,
+    const std::string& promise_to_keep, const std::string& what, Fits fits) {
+  const Moment* const moment = FindFitting(sent, key, fits, false);
+  if (moment == nullptr) {
+    Violate(promise, "nothing that is left explains a " + what);
+    return nullptr;
+  }
+  NoteProgress(key, moment);
+  std::uint64_t& newest = key.written[{promise_to_keep, what}];
+  newest = std::max(newest, moment->sequence);
+  return moment;
 }
 
 void HistoryChecker::NoteProgress(Key& key, const Moment* moment) {
-  if (moment->row == nullptr || moment->lost) return;
+  if (moment->row == nullptr || moment->lost ||
+      moment->sequence < key.began_anew) {
+    return;
+  }
   constexpr int kRanks[] = {0, 2, 1};  // by RecordState
   const Progress progress = {
       .created_at = moment->row->created_at,

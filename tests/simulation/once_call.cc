@@ -30,11 +30,12 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
       : callers_(callers),
         client_(client),
         request_(request),
-        began_(callers.scheduler_.Now()),
+        began_(callers.parts_.scheduler.Now()),
         deadline_(began_ + timeout),
         answered_(std::move(answered)),
         retry_(RetryOptions(), deadline_),
-        first_replica_(callers.random_.Below(callers.network_.replicas())) {}
+        first_replica_(
+            callers.parts_.random.Below(callers.parts_.network.replicas())) {}
 
   void Start() {
     ++callers_.calls_;
@@ -52,7 +53,7 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
 
   Microseconds Left() const {
     return std::chrono::ceil<Microseconds>(deadline_ -
-                                           callers_.scheduler_.Now());
+                                           callers_.parts_.scheduler.Now());
   }
 
   void Send() {
@@ -64,15 +65,15 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
                          .waits = std::chrono::duration_cast<Microseconds>(
                              Wire::Wait(request_))};
     // A caller that has gone may be noticed late.
-    if (!callers_.random_.Chance(20)) patience.gone_at = deadline_;
+    if (!callers_.parts_.random.Chance(20)) patience.gone_at = deadline_;
     const auto in_process = [self, attempt = attempt_](auto event) {
       self->callers_.Later(
           self->client_, Microseconds(0),
           [self, attempt, event = std::move(event)] { event(*self, attempt); });
     };
-    callers_.network_.Send<Command, Outcome>(
+    callers_.parts_.network.Send<Command, Outcome>(
         (first_replica_ + static_cast<std::size_t>(attempt_)) %
-            callers_.network_.replicas(),
+            callers_.parts_.network.replicas(),
         *command, patience,
         [in_process](absl::StatusOr<Outcome> outcome) {
           in_process([outcome = std::move(outcome)](Call& call, int attempt) {
@@ -97,8 +98,8 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
       return ToProto(*std::move(outcome),
                      {.id = Wire::Shown(request_),
                       .downstream_namespace =
-                          callers_.database_.rules.downstream_namespace,
-                      .random = callers_.random_.Fraction()},
+                          callers_.parts_.database.rules.downstream_namespace,
+                      .random = callers_.parts_.random.Fraction()},
                      response);
     } else {
       ToProto(*outcome, response);
@@ -113,11 +114,12 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
     if (written.ok()) {
       if constexpr (std::is_same_v<Wire, ClaimWire>) {
         callers_.Spoil(response, std::chrono::duration_cast<Microseconds>(
-                                     callers_.scheduler_.Now() - began_));
+                                     callers_.parts_.scheduler.Now() - began_));
       }
       return Answer(std::move(response));
     }
-    const ErrorReply reply = ToErrorReply(written, callers_.random_.Fraction());
+    const ErrorReply reply =
+        ToErrorReply(written, callers_.parts_.random.Fraction());
     const absl::Status status = ToAbslStatus(reply.status());
     AttemptFailure failure = internal::FailureOf(status, kWrites, true);
     if (reply.pushback.has_value()) {
@@ -130,8 +132,9 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
               const AttemptFailure& failure) {
     if (attempt != attempt_ || !answered_) return;
     ++attempt_;
-    const RetryDecision decision = retry_.AfterFailure(
-        failure, callers_.scheduler_.Now(), callers_.random_.Fraction());
+    const RetryDecision decision =
+        retry_.AfterFailure(failure, callers_.parts_.scheduler.Now(),
+                            callers_.parts_.random.Fraction());
     if (decision.verdict != RetryVerdict::kSendAgain) {
       return Answer(internal::FinalStatus(status, retry_, decision.verdict,
                                           failure.may_have_acted));
@@ -162,7 +165,7 @@ class OnceCallers::Call : public std::enable_shared_from_this<Call<Wire>> {
 void OnceCallers::Spoil(v1::ClaimResponse& response, Microseconds took) const {
   if (!response.has_claimed()) return;
   v1::Claimed& claimed = *response.mutable_claimed();
-  if (database_.bug() == PlantedBug::kPermissionFromTheAnswer) {
+  if (parts_.database.bug() == PlantedBug::kPermissionFromTheAnswer) {
     const auto longer = std::chrono::seconds(claimed.lease().seconds()) +
                         std::chrono::nanoseconds(claimed.lease().nanos()) +
                         took;
@@ -170,7 +173,7 @@ void OnceCallers::Spoil(v1::ClaimResponse& response, Microseconds took) const {
     claimed.mutable_lease()->set_nanos(
         static_cast<std::int32_t>(longer.count() % 1'000'000'000));
   }
-  if (database_.bug() == PlantedBug::kDownstreamKeyOfTheAttempt) {
+  if (parts_.database.bug() == PlantedBug::kDownstreamKeyOfTheAttempt) {
     claimed.set_downstream_key(claimed.downstream_key() + "-" +
                                std::to_string(claimed.attempt()));
   }

@@ -17,6 +17,9 @@ using std::chrono::seconds;
 // More than waiting, running, standing still and settling take together.
 constexpr seconds kEndsWithin{90};
 
+// Of the policies of operations.
+constexpr seconds kLeaseMax{3};
+
 std::string TokenOf(int number) {
   return "11111111-1111-4111-8111-1111111" + std::to_string(10'000 + number);
 }
@@ -49,36 +52,30 @@ struct OnceCallers::Client {
   bool ended = false;
 };
 
-OnceCallers::OnceCallers(Scheduler& scheduler, Weather& weather,
-                         Database& database, Network& network,
-                         HistoryChecker& checker, std::vector<RecordId> keys)
-    : scheduler_(scheduler),
-      random_(scheduler.random()),
-      weather_(weather),
-      database_(database),
-      network_(network),
-      checker_(checker),
-      keys_(std::move(keys)) {}
+OnceCallers::OnceCallers(const CallerParts& parts, std::vector<RecordId> keys)
+    : parts_(parts), keys_(std::move(keys)) {}
 
 OnceCallers::~OnceCallers() = default;
 
 void OnceCallers::Violate(const Client& client, const std::string& promise,
                           const std::string& what) {
-  checker_.ViolateAbout(client.id, promise,
-                        what + ", operation " + std::to_string(client.number));
+  parts_.checker.ViolateAbout(
+      client.id, promise,
+      what + ", operation " + std::to_string(client.number));
 }
 
 Microseconds OnceCallers::AnyDelay() {
-  if (weather_.calm || random_.Chance(80)) return weather_.Short(random_);
-  return milliseconds(random_.Chance(70) ? random_.Below(500)
-                                         : random_.Below(4000));
+  if (parts_.weather.calm || parts_.random.Chance(80))
+    return parts_.weather.Short(parts_.random);
+  return milliseconds(parts_.random.Chance(70) ? parts_.random.Below(500)
+                                               : parts_.random.Below(4000));
 }
 
 void OnceCallers::Later(Client& client, Microseconds delay,
                         std::function<void()> task) {
-  scheduler_.After(delay, [this, &client, task = std::move(task)] {
+  parts_.scheduler.After(delay, [this, &client, task = std::move(task)] {
     if (client.dead) return;
-    const TimePoint now = scheduler_.Now();
+    const TimePoint now = parts_.scheduler.Now();
     if (now >= client.stands_still_until) return task();
     Later(client,
           std::chrono::ceil<Microseconds>(client.stands_still_until - now),
@@ -89,12 +86,12 @@ void OnceCallers::Later(Client& client, Microseconds delay,
 // ------------------------------------------------------------------ operations
 
 void OnceCallers::Start(std::size_t operations, Microseconds span) {
-  const bool one_policy = random_.Chance(60);
+  const bool one_policy = parts_.random.Chance(60);
   for (std::size_t i = 0; i < operations; ++i) {
     Operation operation = AnyOperation();
     if (one_policy) operation.policy = "payment";
-    Client& client = NewClient(operation, random_.Chance(60));
-    StartAfter(client, random_.Between(Microseconds(0), span));
+    Client& client = NewClient(operation, parts_.random.Chance(60));
+    StartAfter(client, parts_.random.Between(Microseconds(0), span));
     AddTrouble(client);
   }
 }
@@ -110,15 +107,15 @@ void OnceCallers::StartForEveryKey() {
     operation.lease.reset();
     operation.max_run_time.reset();
     operation.renew = true;
-    const RecordPtr record = database_.Find(id);
+    const RecordPtr record = parts_.database.Find(id);
     if (record != nullptr) operation.request_hash = record->request_hash;
     StartAfter(NewClient(operation, true), Microseconds(0));
   }
 }
 
 void OnceCallers::StartAfter(Client& client, Microseconds delay) {
-  client.started_at = scheduler_.Now() + delay;
-  scheduler_.After(delay, [this, &client] {
+  client.started_at = parts_.scheduler.Now() + delay;
+  parts_.scheduler.After(delay, [this, &client] {
     Feed(client, [](OnceMachine& machine, auto moment, auto& actions) {
       machine.Start(moment, actions);
     });
@@ -142,8 +139,9 @@ void OnceCallers::CheckEnd() {
                                         : "without a result");
     }
     if (client.result.has_value() && client.result->recorded &&
-        !checker_.WasRecorded(client.id, client.result->response.status_code(),
-                              client.result->response.body())) {
+        !parts_.checker.WasRecorded(client.id,
+                                    client.result->response.status_code(),
+                                    client.result->response.body())) {
       Violate(client, "recorded", "it is not");
     }
   }
@@ -151,22 +149,23 @@ void OnceCallers::CheckEnd() {
 
 Operation OnceCallers::AnyOperation() {
   const auto timeout = [this] {
-    return milliseconds(random_.Chance(50) ? 300 : 1000);
+    return milliseconds(parts_.random.Chance(50) ? 300 : 1000);
   };
   const RecordId& id =
-      keys_[random_.Chance(70) ? 0 : random_.Below(keys_.size())];
+      keys_[parts_.random.Chance(70) ? 0 : parts_.random.Below(keys_.size())];
   Operation operation = {
       .scope = id.scope,
       .key = id.key,
-      .request_hash = std::string(32, random_.Chance(95) ? 'h' : 'o'),
-      .policy = random_.Chance(50) ? "payment" : "order"};
-  if (random_.Chance(30)) {
-    operation.lease = milliseconds(100 + random_.Below(3000));
+      .request_hash = std::string(32, parts_.random.Chance(95) ? 'h' : 'o'),
+      .policy = parts_.random.Chance(50) ? "payment" : "order"};
+  if (parts_.random.Chance(30)) {
+    operation.lease = milliseconds(100 + parts_.random.Below(3000));
   }
-  operation.renew = random_.Chance(85);
-  if (random_.Chance(20))
-    operation.max_run_time = milliseconds(random_.Below(4000));
-  operation.wait = milliseconds(random_.Chance(30) ? 0 : random_.Below(6000));
+  operation.renew = parts_.random.Chance(85);
+  if (parts_.random.Chance(20))
+    operation.max_run_time = milliseconds(parts_.random.Below(4000));
+  operation.wait =
+      milliseconds(parts_.random.Chance(30) ? 0 : parts_.random.Below(6000));
   operation.claim_timeout = timeout();
   operation.finalize_timeout = timeout();
   return operation;
@@ -182,11 +181,12 @@ OnceCallers::Client& OnceCallers::NewClient(const Operation& operation,
 void OnceCallers::AddTrouble(Client& client) {
   const auto some_time = [&] {
     return std::chrono::duration_cast<Microseconds>(client.started_at -
-                                                    scheduler_.Now()) +
-           milliseconds(random_.Below(random_.Chance(60) ? 300 : 6000));
+                                                    parts_.scheduler.Now()) +
+           milliseconds(
+               parts_.random.Below(parts_.random.Chance(60) ? 300 : 6000));
   };
-  if (random_.Chance(20)) {
-    scheduler_.After(some_time(), [this, &client] {
+  if (parts_.random.Chance(20)) {
+    parts_.scheduler.After(some_time(), [this, &client] {
       ++events_["hung up"];
       Later(client, Microseconds(0), [this, &client] {
         Feed(client, [](OnceMachine& machine, auto moment, auto& actions) {
@@ -195,17 +195,17 @@ void OnceCallers::AddTrouble(Client& client) {
       });
     });
   }
-  if (random_.Chance(15)) {
-    scheduler_.After(some_time(), [this, &client] {
-      weather_.Count("callers killed");
+  if (parts_.random.Chance(15)) {
+    parts_.scheduler.After(some_time(), [this, &client] {
+      parts_.weather.Count("callers killed");
       client.dead = true;
     });
   }
-  if (random_.Chance(30)) {
-    scheduler_.After(some_time(), [this, &client] {
-      weather_.Count("callers paused");
+  if (parts_.random.Chance(30)) {
+    parts_.scheduler.After(some_time(), [this, &client] {
+      parts_.weather.Count("callers paused");
       client.stands_still_until =
-          scheduler_.Now() + milliseconds(random_.Below(6000));
+          parts_.scheduler.Now() + milliseconds(parts_.random.Below(6000));
     });
   }
 }
@@ -215,7 +215,8 @@ void OnceCallers::Feed(Client& client, const Event& event) {
   if (client.dead) return;
   OnceMachine::Actions actions;
   event(client.machine,
-        OnceMachine::Moment{scheduler_.Now(), random_.Fraction()}, actions);
+        OnceMachine::Moment{parts_.scheduler.Now(), parts_.random.Fraction()},
+        actions);
   for (OnceMachine::Action& action : actions) {
     if (client.ended) Violate(client, "delivery", "something follows the end");
     std::visit([&](auto& each) { Perform(client, each); }, action);
@@ -229,7 +230,7 @@ void OnceCallers::SetTimer(Client& client) {
     return;
   client.timer_at = wake_at;
   const auto left = std::chrono::ceil<Microseconds>(
-      std::max<nanoseconds>(*wake_at - scheduler_.Now(), nanoseconds(0)));
+      std::max<nanoseconds>(*wake_at - parts_.scheduler.Now(), nanoseconds(0)));
   Later(client, left, [this, &client, at = *wake_at] {
     if (client.timer_at == at) client.timer_at.reset();
     Feed(client, [](OnceMachine& machine, auto moment, auto& actions) {
@@ -263,7 +264,7 @@ void OnceCallers::Perform(Client& client, OnceMachine::SendFinalize& action) {
   Send<FinalizeWire>(
       client, action.request, action.timeout,
       [this, &client](absl::StatusOr<v1::FinalizeResponse> answer) {
-        if (database_.bug() == PlantedBug::kOwnResponseAfterARefusal &&
+        if (parts_.database.bug() == PlantedBug::kOwnResponseAfterARefusal &&
             answer.status().code() == absl::StatusCode::kFailedPrecondition) {
           answer = v1::FinalizeResponse();
           answer->set_result(v1::FinalizeResponse::RESULT_RECORDED);
@@ -287,12 +288,12 @@ void OnceCallers::Perform(Client& client, OnceMachine::SendLookup& action) {
 void OnceCallers::Perform(Client& client, OnceMachine::SendRelease& action) {
   const auto disposition = action.request.disposition();
   ++events_[v1::ReleaseRequest::Disposition_Name(disposition)];
-  if (database_.bug() == PlantedBug::kHangUpSaysNeverExecuted &&
+  if (parts_.database.bug() == PlantedBug::kHangUpSaysNeverExecuted &&
       disposition == v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED) {
     action.request.set_disposition(
         v1::ReleaseRequest::DISPOSITION_NEVER_EXECUTED);
   }
-  if (database_.bug() == PlantedBug::kThrowSaysNotExecuted) {
+  if (parts_.database.bug() == PlantedBug::kThrowSaysNotExecuted) {
     action.request.set_disposition(
         v1::ReleaseRequest::DISPOSITION_NOT_EXECUTED);
   }
@@ -308,7 +309,8 @@ void OnceCallers::Perform(Client& client, OnceMachine::SendRelease& action) {
 void OnceCallers::Perform(Client& client, OnceMachine::RunFunction&) {
   // It may have to wait for a thread.
   Later(client, AnyDelay(), [this, &client] {
-    bool may_start = database_.bug() == PlantedBug::kFunctionStartsUnasked;
+    bool may_start =
+        parts_.database.bug() == PlantedBug::kFunctionStartsUnasked;
     if (!may_start) {
       Feed(client, [&](OnceMachine& machine, auto moment, auto& actions) {
         may_start = machine.FunctionMayStart(moment, actions);
@@ -321,11 +323,11 @@ void OnceCallers::Perform(Client& client, OnceMachine::RunFunction&) {
 void OnceCallers::Perform(Client& client, OnceMachine::RunResolver&) {
   Later(client, AnyDelay(), [this, &client] {
     const std::string key = client.machine.claimed().downstream_key();
-    client.asked_channel_at = scheduler_.Now();
+    client.asked_channel_at = parts_.scheduler.Now();
     Resolution resolution = NeverExecuted{};
-    if (database_.bug() == PlantedBug::kResolverIsSkipped) {
+    if (parts_.database.bug() == PlantedBug::kResolverIsSkipped) {
       // The channel is not asked.
-    } else if (!weather_.calm && random_.Chance(15)) {
+    } else if (!parts_.weather.calm && parts_.random.Chance(15)) {
       resolution = StillUnknown{absl::UnavailableError("the channel is away")};
     } else if (charges_.contains(key)) {
       v1::Response response;
@@ -374,7 +376,7 @@ void OnceCallers::Perform(Client& client, OnceMachine::Deliver& action) {
 void OnceCallers::Perform(Client& client, OnceMachine::End&) {
   client.ended = true;
   if (!client.result.has_value()) Violate(client, "delivery", "no result");
-  if (scheduler_.Now() - client.started_at > kEndsWithin)
+  if (parts_.scheduler.Now() - client.started_at > kEndsWithin)
     Violate(client, "end", "it took long");
 }
 
@@ -384,15 +386,16 @@ void OnceCallers::Perform(Client& client, OnceMachine::End&) {
 // whether they are permitted to.
 void OnceCallers::StartFunction(Client& client) {
   client.function_ran = true;
-  if (!client.machine.permitted(scheduler_.Now())) {
+  if (!client.machine.permitted(parts_.scheduler.Now())) {
     Violate(client, "permission", "a function started without");
   }
   constexpr int kMillis[] = {1, 20, 200, 800, 1500, 4000};
   const milliseconds length{
-      weather_.calm ? 10 : kMillis[random_.Below(std::size(kMillis))]};
-  const milliseconds charge_at{random_.Below(length.count() + 1)};
-  const std::size_t kind = weather_.calm ? 0 : random_.Below(10);
-  if (random_.Chance(30)) {
+      parts_.weather.calm ? 10
+                          : kMillis[parts_.random.Below(std::size(kMillis))]};
+  const milliseconds charge_at{parts_.random.Below(length.count() + 1)};
+  const std::size_t kind = parts_.weather.calm ? 0 : parts_.random.Below(10);
+  if (parts_.random.Chance(30)) {
     Later(client, length / 2, [this, &client] {
       Feed(client, [&](OnceMachine& machine, auto moment, auto& actions) {
         machine.SaveCheckpoint(TextOf(client.id, "half of it"), moment,
@@ -402,7 +405,7 @@ void OnceCallers::StartFunction(Client& client) {
   }
   Later(client, charge_at,
         [this, &client, kind, rest = length - charge_at,
-         asks = random_.Chance(50)] {
+         asks = parts_.random.Chance(50)] {
           // Nothing happens in kind 8.
           if (kind != 8) Charge(client, asks);
           Later(client, rest, [this, &client, kind] {
@@ -414,10 +417,11 @@ void OnceCallers::StartFunction(Client& client) {
 }
 
 void OnceCallers::Charge(Client& client, bool asks) {
-  const TimePoint now = scheduler_.Now();
+  const TimePoint now = parts_.scheduler.Now();
   if (asks && !client.machine.permitted(now)) return;
   const v1::Claimed& claimed = client.machine.claimed();
-  if (asks && claimed.fencing_token() < fencing_tokens_[client.id]) {
+  if (asks && claimed.fencing_token() < fencing_tokens_[client.id] &&
+      !LeaseMayBeCut()) {
     Violate(client, "permission", "it was given beside a newer grant");
   }
   const auto [charge, first] = charges_.emplace(claimed.downstream_key(), now);
@@ -427,7 +431,8 @@ void OnceCallers::Charge(Client& client, bool asks) {
   }
   ++events_[first ? "charged" : "charged before"];
   client.charged = true;
-  checker_.Effect(client.id, claimed.fencing_token(), claimed.downstream_key());
+  parts_.checker.Effect(client.id, claimed.fencing_token(),
+                        claimed.downstream_key());
 }
 
 FunctionResult OnceCallers::EndOf(Client& client, std::size_t kind) const {
@@ -439,11 +444,19 @@ FunctionResult OnceCallers::EndOf(Client& client, std::size_t kind) const {
                  client.Says(client.machine.claimed().downstream_key()));
 }
 
+// A database whose clock is set forward ends leases sooner than it said, which
+// callers learn when they ask next.
+bool OnceCallers::LeaseMayBeCut() const {
+  return parts_.database.clock().SteppedForward(parts_.scheduler.Now() -
+                                                kLeaseMax);
+}
+
 void OnceCallers::GrantChanged(const RecordId& id, std::int64_t fencing_token) {
   fencing_tokens_[id] = fencing_token;
+  if (LeaseMayBeCut()) return;
   for (const auto& client : clients_) {
     if (!client->dead && client->id == id &&
-        client->machine.permitted(scheduler_.Now()) &&
+        client->machine.permitted(parts_.scheduler.Now()) &&
         client->machine.claimed().fencing_token() < fencing_token) {
       Violate(*client, "permission", "there is a newer grant");
     }

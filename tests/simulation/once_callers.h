@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "client/once_machine.h"
-#include "tests/simulation/network.h"
+#include "tests/simulation/caller_parts.h"
 
 namespace idempotency {
 
@@ -30,9 +30,7 @@ namespace idempotency {
 // Not thread-safe.
 class OnceCallers {
  public:
-  OnceCallers(Scheduler& scheduler, Weather& weather, Database& database,
-              Network& network, HistoryChecker& checker,
-              std::vector<RecordId> keys);
+  OnceCallers(const CallerParts& parts, std::vector<RecordId> keys);
   ~OnceCallers();
   OnceCallers(const OnceCallers&) = delete;
   OnceCallers& operator=(const OnceCallers&) = delete;
@@ -70,6 +68,7 @@ class OnceCallers {
   void StartAfter(Client& client, Microseconds delay);
   Operation AnyOperation();
   void AddTrouble(Client& client);
+  bool LeaseMayBeCut() const;
   template <typename Event>
   void Feed(Client& client, const Event& event);
   void SetTimer(Client& client);
@@ -97,12 +96,7 @@ class OnceCallers {
       std::function<void(absl::StatusOr<typename Wire::Response>)> answered);
   void Spoil(v1::ClaimResponse& response, Microseconds took) const;
 
-  Scheduler& scheduler_;
-  Random& random_;
-  Weather& weather_;
-  Database& database_;
-  Network& network_;
-  HistoryChecker& checker_;
+  const CallerParts parts_;
   const std::vector<RecordId> keys_;
   std::vector<std::unique_ptr<Client>> clients_;
   std::size_t first_of_the_end_ = 0;  // those of StartForEveryKey()

@@ -11,6 +11,9 @@ enum class PlantedBug {
   kInsertDoesNotWait,
   kAnswerBeforeCommit,
   kCancelledWaitIsSuccess,
+  kReleaseIsNotDurable,
+  kGiveUpIsNotDurable,
+  kEvidenceIsNotDurable,
   kLostAnswerCountsAsUndone,
   kClockIsReadAfterwards,
   kConfirmedWithoutAWrite,
@@ -28,6 +31,8 @@ enum class PlantedBug {
   kUnfinishedIsCached,
   kWaiterHearsOldNews,
   kQueuedCallsAreForgotten,
+  kReplaysOutliveTheDatabase,
+  kServingForgetsNothing,
   // In the client.
   kPermissionFromTheAnswer,
   kOwnResponseAfterARefusal,

@@ -14,7 +14,7 @@ namespace idempotency {
 namespace {
 
 // Each shows long before.
-constexpr std::uint64_t kSeedsForABug = 2000;
+constexpr std::uint64_t kSeedsForABug = 6000;
 
 struct BugCase {
   PlantedBug bug;
@@ -49,6 +49,11 @@ INSTANTIATE_TEST_SUITE_P(
         BugCase{PlantedBug::kCancelledWaitIsSuccess,
                 "CancelledWaitIsSuccess",
                 {"S2", "S8"}},
+        BugCase{
+            PlantedBug::kReleaseIsNotDurable, "ReleaseIsNotDurable", {"S12"}},
+        BugCase{PlantedBug::kGiveUpIsNotDurable, "GiveUpIsNotDurable", {"S7"}},
+        BugCase{
+            PlantedBug::kEvidenceIsNotDurable, "EvidenceIsNotDurable", {"S7"}},
         BugCase{PlantedBug::kLostAnswerCountsAsUndone,
                 "LostAnswerCountsAsUndone",
                 {"S15"}},
@@ -88,6 +93,12 @@ INSTANTIATE_TEST_SUITE_P(
         BugCase{PlantedBug::kQueuedCallsAreForgotten,
                 "QueuedCallsAreForgotten",
                 {"L3"}},
+        BugCase{PlantedBug::kReplaysOutliveTheDatabase,
+                "ReplaysOutliveTheDatabase",
+                {"S10"}},
+        BugCase{PlantedBug::kServingForgetsNothing,
+                "ServingForgetsNothing",
+                {"S10"}},
         BugCase{PlantedBug::kPermissionFromTheAnswer,
                 "PermissionFromTheAnswer",
                 {"permission"}},

@@ -1,18 +1,22 @@
 #include "tests/simulation/planted_store.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "server/core/limits.h"
 
 namespace idempotency {
 namespace {
 
 class PlantedStore final : public Store {
  public:
-  PlantedStore(std::unique_ptr<Store> store, PlantedBug bug)
-      : store_(std::move(store)), bug_(bug) {}
+  PlantedStore(std::unique_ptr<Store> store, const Clock& clock, PlantedBug bug)
+      : store_(std::move(store)), clock_(clock), bug_(bug) {}
 
   std::vector<ClaimAnswer> ClaimBatch(Batch<ClaimCommand> claims) override {
     std::vector<ClaimCommand> asked;
@@ -27,7 +31,13 @@ class PlantedStore final : public Store {
       }
       batch.push_back(&asked.back());
     }
+    const SteadyTime asked_at = clock_.Now();
     std::vector<ClaimAnswer> answers = store_->ClaimBatch(batch);
+    if (bug_ == PlantedBug::kReplaysOutliveTheDatabase) {
+      for (std::size_t i = 0; i < answers.size(); ++i) {
+        SpoilByMemory(*claims[i], asked_at, answers[i]);
+      }
+    }
     for (std::size_t i = 0; i < answers.size(); ++i) {
       Spoil(*claims[i], answers[i]);
     }
@@ -79,8 +89,31 @@ class PlantedStore final : public Store {
     }
   }
 
+  // A replay is given again until the record expires, whatever database it is
+  // that answers.
+  void SpoilByMemory(const ClaimCommand& claim, SteadyTime asked_at,
+                     ClaimAnswer& answer) {
+    if (!answer.outcome.ok()) return;
+    const auto* const replay = std::get_if<Replay>(&*answer.outcome);
+    if (replay != nullptr && answer.observed.has_value()) {
+      const absl::Duration life =
+          std::min(replay->expires_at - answer.observed->now,
+                   absl::FromChrono(limits::kReplayCacheLifeMax));
+      replays_[{claim.id, claim.request_hash}] = {
+          *replay, asked_at + absl::ToChronoNanoseconds(life)};
+      return;
+    }
+    const auto kept = replays_.find({claim.id, claim.request_hash});
+    if (kept != replays_.end() && asked_at < kept->second.second) {
+      answer.outcome = kept->second.first;
+    }
+  }
+
   const std::unique_ptr<Store> store_;
+  const Clock& clock_;
   const PlantedBug bug_;
+  std::map<std::pair<RecordId, std::string>, std::pair<Replay, SteadyTime>>
+      replays_;
   std::set<Uuid> tokens_;
   std::map<RecordId, InProgress> in_progress_;
   std::map<RecordId, Observed> observed_;
@@ -89,12 +122,13 @@ class PlantedStore final : public Store {
 }  // namespace
 
 std::unique_ptr<Store> WithPlantedBug(std::unique_ptr<Store> store,
-                                      PlantedBug bug) {
+                                      const Clock& clock, PlantedBug bug) {
   switch (bug) {
     case PlantedBug::kRetriedClaimIsNew:
     case PlantedBug::kUnfinishedIsCached:
     case PlantedBug::kWaiterHearsOldNews:
-      return std::make_unique<PlantedStore>(std::move(store), bug);
+    case PlantedBug::kReplaysOutliveTheDatabase:
+      return std::make_unique<PlantedStore>(std::move(store), clock, bug);
     default:
       return store;
   }

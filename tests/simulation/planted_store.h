@@ -4,14 +4,16 @@
 
 #include <memory>
 
+#include "server/core/clock.h"
 #include "server/core/store.h"
 #include "tests/simulation/planted_bug.h"
 
 namespace idempotency {
 
 // `store` itself, unless the bug is one of a store's.
+// `clock` must outlive it.
 std::unique_ptr<Store> WithPlantedBug(std::unique_ptr<Store> store,
-                                      PlantedBug bug);
+                                      const Clock& clock, PlantedBug bug);
 
 }  // namespace idempotency
 

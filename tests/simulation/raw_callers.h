@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/simulation/network.h"
+#include "tests/simulation/caller_parts.h"
 
 namespace idempotency {
 
@@ -22,8 +22,7 @@ class RawCallers {
     std::vector<RecordId> shared;
   };
 
-  RawCallers(Scheduler& scheduler, Weather& weather, Database& database,
-             Network& network, HistoryChecker& checker, const Keys& keys);
+  RawCallers(const CallerParts& parts, const Keys& keys);
 
   // Fibers that ask until the weather is calm.
   void Start(std::size_t callers);
@@ -65,12 +64,7 @@ class RawCallers {
   void NoteClaim(const ClaimCommand& command, const ClaimOutcome& outcome);
   Microseconds AnyDuration();
 
-  Scheduler& scheduler_;
-  Random& random_;
-  Weather& weather_;
-  Database& database_;
-  Network& network_;
-  HistoryChecker& checker_;
+  const CallerParts parts_;
   std::vector<Key> keys_;
   int attempts_ = 0;
   std::uint64_t operations_ = 0;

@@ -53,6 +53,11 @@ struct Replica::Life {
   std::vector<std::unique_ptr<Driver>> drivers;
   std::unique_ptr<Reaper> reaper;
   std::unique_ptr<DatabaseWatch> watch;
+  // As the watch saw it last, or is about to.
+  bool serving = false;
+  std::uint64_t looks_at = 0;    // the database's epoch
+  std::uint64_t heard_from = 0;  // likewise, when it last could be used
+  SteadyTime remembers_since = SteadyTime::max();
   bool draining = false;
   bool stopped = false;
   int fibers = 0;
@@ -103,13 +108,14 @@ void Replica::Start() {
   BuryTheDead();
   life_ = std::make_unique<Life>(parts_.scheduler);
   Life& life = *life_;
+  life.remembers_since = parts_.scheduler.Now();
   const auto make_store = [&] {
     return WithPlantedBug(
         std::make_unique<OptimisticStore>(
             std::make_unique<SimulatedTable>(parts_.database, life.process,
                                              parts_.weather),
             parts_.scheduler, life.metrics),
-        parts_.database.bug());
+        parts_.scheduler, parts_.database.bug());
   };
   std::vector<std::unique_ptr<Store>> stores;
   for (std::size_t i = 0; i < parts_.lanes; ++i) stores.push_back(make_store());
@@ -129,23 +135,26 @@ void Replica::Start() {
       std::make_unique<SimulatedSweeper>(parts_.database, life.process,
                                          parts_.weather),
       parts_.scheduler, life.metrics, [](const auto&) {});
-  life.watch = std::make_unique<DatabaseWatch>(
-      DatabaseWatch::Parts{.migrate = nullptr,
-                           .check_schema = [] { return absl::OkStatus(); },
-                           .check_durability = nullptr,
-                           .store = make_store(),
-                           .rules = life.rules,
-                           .clock = parts_.scheduler,
-                           .log = life.log,
-                           .serving = [](bool) {}});
+  life.watch = std::make_unique<DatabaseWatch>(DatabaseWatch::Parts{
+      .migrate = nullptr,
+      .check_schema = [] { return absl::OkStatus(); },
+      .check_durability = nullptr,
+      .store = make_store(),
+      .rules = life.rules,
+      .clock = parts_.scheduler,
+      .log = life.log,
+      .serving = [this, &life](bool serving) { SetServing(life, serving); }});
   const auto repeat = [&life](const std::function<absl::Duration()>& step) {
     while (!life.process.dead()) {
       const absl::Duration rest = step();
       life.process.Sleep(absl::ToChronoMicroseconds(rest));
     }
   };
-  SpawnInto(life, [&life, repeat] {
-    repeat([&life] { return life.watch->Look(); });
+  SpawnInto(life, [this, &life, repeat] {
+    repeat([this, &life] {
+      life.looks_at = parts_.database.epoch();
+      return life.watch->Look();
+    });
   });
   SpawnInto(life, [&life, repeat] {
     repeat([&life] {
@@ -153,6 +162,19 @@ void Replica::Start() {
                                          : life.reaper->SweepOnce();
     });
   });
+}
+
+// As App::SetServing() does. Connections to an earlier database have ended
+// since this look began, if there was one: what it said must be forgotten now.
+void Replica::SetServing(Life& life, bool serving) {
+  if (serving && !life.serving &&
+      parts_.database.bug() != PlantedBug::kServingForgetsNothing) {
+    life.engine->ForgetReplays();
+  }
+  life.serving = serving;
+  if (!serving || life.heard_from == life.looks_at) return;
+  life.heard_from = life.looks_at;
+  life.remembers_since = parts_.scheduler.Now();
 }
 
 void Replica::Kill() {
@@ -248,8 +270,8 @@ HistoryChecker::Sent Replica::CheckWait(const RecordId& id,
   if (parts_.scheduler.Now() > wait_until + kLearnsWithin) {
     parts_.checker.ViolateAbout(id, "W2", "a wait did not end");
   }
-  return parts_.checker.NotBefore(
-      id, sent, parts_.database.Now() - absl::FromChrono(kLearnsWithin));
+  return parts_.checker.NotBefore(id, sent,
+                                  parts_.scheduler.Now() - kLearnsWithin);
 }
 
 // Nobody is sent away early who may wait.
@@ -279,7 +301,10 @@ void Replica::Serve(const Command& command, const Patience& patience,
       return scheduler.Now() >= gone_at;
     };
   }
-  const HistoryChecker::Sent sent = parts_.checker.Send(command);
+  HistoryChecker::Sent sent = parts_.checker.Send(command);
+  if (parts_.replay_cache_bytes > 0) {
+    sent.remembers_since = life.remembers_since;
+  }
   const SteadyTime wait_until = context.wait_until;
   Command asked = command;
   if (parts_.database.bug() == PlantedBug::kScopeIsForgotten) {

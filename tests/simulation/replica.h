@@ -76,6 +76,7 @@ class Replica {
 
   void RunLane(Life& life, std::size_t number);
   void WakeLanes(Life& life);
+  void SetServing(Life& life, bool serving);
   void SpawnInto(Life& life, std::function<void()> body);
   void BuryTheDead();
 

@@ -1,6 +1,8 @@
-// simulate --from=N --seeds=N [--history]: runs worlds and counts what happened
-// in them. Ends with status 1 at the first seed under which a promise is
-// broken, with the history of the key. --history shows that of every seed.
+// simulate --from=N --seeds=N [--history] [--digests]: runs worlds and counts
+// what happened in them. Ends with status 1 at the first seed under which a
+// promise is broken, with the history of the key. --history shows that of every
+// seed; --digests a line `digest SEED NUMBER` for each, which is the same
+// whenever and wherever this program runs it.
 //
 // Prints a line `progress SEEDS OPERATIONS` every second, and at the end lines
 // `count KIND TAB NAME TAB NUMBER`.
@@ -13,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tests/simulation/world.h"
 
@@ -47,36 +50,52 @@ void ShowHistory(std::uint64_t seed) {
   world.KeepHistory();
   world.Run();
   for (const std::string& line : world.History()) std::cout << line << "\n";
+}
+
+void ShowViolations(std::uint64_t seed,
+                    const std::vector<std::string>& violations) {
   std::cout << "broken under seed " << seed << ":\n";
-  for (const std::string& violation : world.violations()) {
+  for (const std::string& violation : violations) {
     std::cout << "  " << violation << "\n";
   }
 }
 
-int Simulate(std::uint64_t from, std::uint64_t seeds, bool shows_history) {
+struct Wish {
+  std::uint64_t from = 1;
+  std::uint64_t seeds = 1;
+  bool histories = false;
+  bool digests = false;
+};
+
+int Simulate(const Wish& wish) {
   constexpr std::chrono::seconds kProgressInterval{1};
   WorldCounts counts;
   auto next_progress = std::chrono::steady_clock::now();
-  for (std::uint64_t done = 0; done < seeds; ++done) {
+  for (std::uint64_t done = 0; done < wish.seeds; ++done) {
     if (std::chrono::steady_clock::now() >= next_progress) {
       std::cout << "progress " << done << " " << counts.operations << std::endl;
       next_progress += kProgressInterval;
     }
-    const std::uint64_t seed = from + done;
+    const std::uint64_t seed = wish.from + done;
     World world(seed, PlantedBug::kNone);
+    if (wish.digests) world.KeepHistory();
     world.Run();
     counts.Add(world.counts());
-    if (!world.violations().empty()) {
-      ShowHistory(seed);
+    if (wish.digests) {
+      std::cout << "digest " << seed << " " << world.Digest() << "\n";
+    }
+    const bool broken = !world.violations().empty();
+    if (broken || wish.histories) ShowHistory(seed);
+    if (broken) {
+      ShowViolations(seed, world.violations());
       return 1;
     }
-    if (shows_history) ShowHistory(seed);
   }
-  std::cout << "progress " << seeds << " " << counts.operations << "\n";
+  std::cout << "progress " << wish.seeds << " " << counts.operations << "\n";
   Print("answer", counts.answers);
   Print("event", counts.events);
   Print("fault", counts.faults);
-  Print("run", {{"schedules", seeds},
+  Print("run", {{"schedules", wish.seeds},
                 {"operations", counts.operations},
                 {"steps", counts.steps},
                 {"simulated seconds", counts.simulated_ms / 1000}});
@@ -84,23 +103,24 @@ int Simulate(std::uint64_t from, std::uint64_t seeds, bool shows_history) {
 }
 
 int Main(int argc, char** argv) {
-  std::uint64_t from = 1;
-  std::uint64_t seeds = 1;
-  bool shows_history = false;
+  Wish wish;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (const auto first = NumberOf(argument, "--from")) {
-      from = *first;
+      wish.from = *first;
     } else if (const auto number = NumberOf(argument, "--seeds")) {
-      seeds = *number;
+      wish.seeds = *number;
     } else if (argument == "--history") {
-      shows_history = true;
+      wish.histories = true;
+    } else if (argument == "--digests") {
+      wish.digests = true;
     } else {
-      std::cerr << "usage: simulate --from=N --seeds=N [--history]\n";
+      std::cerr
+          << "usage: simulate --from=N --seeds=N [--history] [--digests]\n";
       return 2;
     }
   }
-  return Simulate(from, seeds, shows_history);
+  return Simulate(wish);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/simulation/simulated_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/core/transitions.h"
@@ -147,6 +148,25 @@ struct ReplaceWork {
   }
 };
 
+// The bug by which all that is written counts as durable.
+PlantedBug TrustingBugOf(const ReplaceWork& work) {
+  const auto all = [&](auto is) {
+    return std::all_of(work.items.begin(), work.items.end(), is);
+  };
+  if (all([](const ReplaceWork::Item& item) {
+        return item.after.gave_up == GaveUp::kServerError;
+      })) {
+    return PlantedBug::kGiveUpIsNotDurable;
+  }
+  if (all([](const ReplaceWork::Item& item) {
+        return item.after.state == RecordState::kReleased ||
+               item.after.gave_up != GaveUp::kNo;
+      })) {
+    return PlantedBug::kReleaseIsNotDurable;
+  }
+  return PlantedBug::kCancelledWaitIsSuccess;
+}
+
 struct ReadWork {
   std::vector<RecordId> ids;
   ReadBodies bodies;
@@ -177,6 +197,43 @@ struct ReadWork {
   }
 };
 
+using SeenRow = std::pair<RecordId, Version>;
+
+// The rows that a sweep writes to, of those that it chooses: the oldest that
+// are due, and `past_locked` those which nobody else has locked. nullopt: the
+// statement is over.
+std::optional<std::vector<SeenRow>> DueRows(Backend& backend, std::size_t limit,
+                                            bool past_locked) {
+  const auto is_due = [&](const Record& record) {
+    return SweepOf(record, backend.now()) != Swept::kStays;
+  };
+  std::vector<SeenRow> due = backend.SeeAll();
+  std::erase_if(
+      due, [&](const SeenRow& row) { return !is_due(*row.second.record); });
+  std::stable_sort(
+      due.begin(), due.end(), [](const SeenRow& a, const SeenRow& b) {
+        return a.second.record->expires_at < b.second.record->expires_at;
+      });
+  if (!past_locked) {
+    due.resize(std::min(due.size(), limit));
+    return due;
+  }
+  std::vector<SeenRow> places;
+  std::size_t locked = 0;
+  for (const SeenRow& row : due) {
+    if (locked == limit) break;
+    const Touch touch = backend.LockIfFree(row.first, row.second, is_due);
+    if (touch == Touch::kGivenUp) return std::nullopt;
+    if (touch != Touch::kDone) continue;
+    ++locked;
+    // Where the row is now, the statement's snapshot has nothing.
+    if (backend.See(row.first).number == row.second.number) {
+      places.push_back(row);
+    }
+  }
+  return places;
+}
+
 bool HasRows(const Snapshot& snapshot) {
   for (const ReadRow& row : snapshot.rows) {
     if (row.record.has_value()) return true;
@@ -187,10 +244,10 @@ bool HasRows(const Snapshot& snapshot) {
 }  // namespace
 
 absl::Status SimulatedTable::Run(std::string_view operation, bool writes,
-                                 StatementWork work) {
+                                 StatementWork work, PlantedBug trusting) {
   const Ending ending = session_.Run(writes, std::move(work));
   if (ending == Ending::kUnconfirmed &&
-      bug_ == PlantedBug::kCancelledWaitIsSuccess) {
+      (bug_ == trusting || bug_ == PlantedBug::kCancelledWaitIsSuccess)) {
     return absl::OkStatus();
   }
   if (ending == Ending::kCut && bug_ == PlantedBug::kLostAnswerCountsAsUndone) {
@@ -276,7 +333,7 @@ absl::StatusOr<std::vector<bool>> SimulatedTable::Replace(
     work.items.push_back({*one.id, *one.before, std::move(after)});
   }
   if (places.empty()) return replaced;
-  const absl::Status status = Run("replace", true, work);
+  const absl::Status status = Run("replace", true, work, TrustingBugOf(work));
   if (!status.ok()) return status;
   for (std::size_t k = 0; k < places.size(); ++k) {
     replaced[places[k]] = (*work.replaced)[k];
@@ -288,19 +345,20 @@ absl::StatusOr<std::vector<bool>> SimulatedTable::KeepConflicts(
     Batch<Conflict> conflicts) {
   if (conflicts.empty()) return std::vector<bool>();
   const auto kept = std::make_shared<std::vector<bool>>();
-  const absl::Status status =
-      Run("keep_conflicts", true,
-          [kept, conflicts = CopiesOf(conflicts)](Backend& backend) {
-            kept->clear();
-            KeptConflicts seen = backend.conflicts();
-            for (const Conflict& conflict : conflicts) {
-              kept->push_back(
-                  KeepConflict(seen, backend.See(conflict.id).record.get(),
-                               conflict, backend.now()));
-              if (kept->back()) backend.Keep(conflict);
-            }
-            return Ending::kAnswered;
-          });
+  const absl::Status status = Run(
+      "keep_conflicts", true,
+      [kept, conflicts = CopiesOf(conflicts)](Backend& backend) {
+        kept->clear();
+        KeptConflicts seen = backend.conflicts();
+        for (const Conflict& conflict : conflicts) {
+          kept->push_back(KeepConflict(seen,
+                                       backend.See(conflict.id).record.get(),
+                                       conflict, backend.now()));
+          if (kept->back()) backend.Keep(conflict);
+        }
+        return Ending::kAnswered;
+      },
+      PlantedBug::kEvidenceIsNotDurable);
   if (!status.ok()) return status;
   return *kept;
 }
@@ -363,18 +421,11 @@ absl::StatusOr<SweepReport> SimulatedSweeper::Sweep(int limit,
                                                     bool past_locked) {
   const auto report = std::make_shared<SweepReport>();
   const Ending ending = session_.Run(true, [=, bug = bug_](Backend& backend) {
-    std::vector<std::pair<RecordId, Version>> due = backend.SeeAll();
-    std::erase_if(due, [&](const auto& row) {
-      return SweepOf(*row.second.record, backend.now()) == Swept::kStays;
-    });
-    std::stable_sort(due.begin(), due.end(), [](const auto& a, const auto& b) {
-      return a.second.record->expires_at < b.second.record->expires_at;
-    });
-    if (due.size() > static_cast<std::size_t>(limit)) {
-      due.resize(static_cast<std::size_t>(limit));
-    }
+    const std::optional<std::vector<SeenRow>> due =
+        DueRows(backend, static_cast<std::size_t>(limit), past_locked);
+    if (!due.has_value()) return backend.failure();
     for (const Swept what : {Swept::kDeleted, Swept::kParked}) {
-      for (const auto& [id, seen] : due) {
+      for (const auto& [id, seen] : *due) {
         const auto change =
             [&](const Record& stored) -> std::optional<RecordPtr> {
           const Record& judged =
@@ -382,7 +433,8 @@ absl::StatusOr<SweepReport> SimulatedSweeper::Sweep(int limit,
           if (SweepOf(judged, backend.now()) != what) return std::nullopt;
           return what == Swept::kDeleted ? nullptr : Shared(ParkedRow(stored));
         };
-        const Touch touch = backend.Update(id, seen, change, past_locked);
+        const Touch touch =
+            backend.Update(id, seen, change, Backend::By::kPlace);
         if (touch == Touch::kGivenUp) return backend.failure();
         if (touch != Touch::kDone) continue;
         ++(what == Swept::kDeleted ? report->deleted : report->parked);

@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
 #include <iostream>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,8 +25,10 @@ using ::testing::IsEmpty;
 // Sanitizers are many times slower.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 100;
+constexpr std::uint64_t kSeedsInProcesses = 5;
 #else
 constexpr std::uint64_t kSeeds = 1500;
+constexpr std::uint64_t kSeedsInProcesses = 40;
 #endif
 
 TEST(SimulationTest, EveryPromiseHoldsUnderEverySeed) {
@@ -39,6 +46,7 @@ TEST(SimulationTest, EveryPromiseHoldsUnderEverySeed) {
   // Nothing that can happen was left out.
   for (const char* answer : {"Claim: Claimed",
                              "Claim: Replay",
+                             "Claim: Replay from memory only",
                              "Claim: InProgress",
                              "Claim: Mismatch",
                              "Claim: InDoubt",
@@ -93,10 +101,12 @@ TEST(SimulationTest, EveryPromiseHoldsUnderEverySeed) {
                             "backends killed",
                             "callers killed",
                             "callers paused",
+                            "clock steps",
                             "connections cut",
                             "database crashes",
                             "database read-only",
                             "failovers",
+                            "failovers to another clock",
                             "lock waits",
                             "messages late",
                             "policies changed",
@@ -134,6 +144,42 @@ TEST(SimulationTest, ASeedDecidesEverything) {
     World two(seed, PlantedBug::kNone);
     EXPECT_EQ(SortedHistory(two), history);
     EXPECT_EQ(two.counts(), one.counts());
+  }
+}
+
+// The digests that a process of its own prints.
+std::map<std::uint64_t, std::uint64_t> DigestsOfAnotherProcess(
+    std::uint64_t seeds) {
+  const std::string command =
+      std::string(SIMULATE_PROGRAM) +
+      " --digests --from=1 --seeds=" + std::to_string(seeds);
+  const std::unique_ptr<FILE, int (*)(FILE*)> output(
+      popen(command.c_str(), "r"), pclose);
+  std::map<std::uint64_t, std::uint64_t> digests;
+  std::uint64_t seed = 0;
+  std::uint64_t digest = 0;
+  std::array<char, 256> line;
+  while (fgets(line.data(), line.size(), output.get()) != nullptr) {
+    if (std::sscanf(line.data(), "digest %" SCNu64 " %" SCNu64, &seed,
+                    &digest) == 2) {
+      digests[seed] = digest;
+    }
+  }
+  return digests;
+}
+
+// Whatever addresses things have there, which hash tables go by.
+TEST(SimulationTest, ASeedIsTheSameRunInEveryProcess) {
+  std::map<std::uint64_t, std::uint64_t> digests;
+  for (std::uint64_t seed = 1; seed <= kSeedsInProcesses; ++seed) {
+    World world(seed, PlantedBug::kNone);
+    world.KeepHistory();
+    world.Run();
+    digests[seed] = world.Digest();
+  }
+  EXPECT_NE(digests[1], digests[2]);
+  for (int process = 0; process < 3; ++process) {
+    EXPECT_EQ(DigestsOfAnotherProcess(kSeedsInProcesses), digests);
   }
 }
 

@@ -19,6 +19,8 @@ constexpr Milliseconds kAskingMax{400'000};
 constexpr Milliseconds kCalmMax{200'000};
 // The longest pause, absence of the database or delay of a message, and more.
 constexpr Milliseconds kSettles{4000};
+// Of the database's clock, before what it would be without steps.
+constexpr Milliseconds kClockAheadMax{6000};
 
 FleetRules FirstRules() {
   const Policy brief = {.name = "default",
@@ -74,13 +76,16 @@ enum class Trouble : std::size_t {
   kWaitsCancelled,
   kBackendsKilled,
   kReadOnly,
+  kClockSet,
 };
-constexpr std::size_t kTroubles = 10;
+constexpr std::size_t kTroubles = 11;
 constexpr std::array<const char*, kTroubles> kTroubleNames = {
-    "replicas killed",   "replicas paused",         "replicas drained",
-    "policies changed",  "database crashes",        "failovers",
-    "standby stalls",    "standby waits cancelled", "backends killed",
-    "database read-only"};
+    "replicas killed",  "replicas paused",
+    "replicas drained", "policies changed",
+    "database crashes", "failovers",
+    "standby stalls",   "standby waits cancelled",
+    "backends killed",  "database read-only",
+    "clock steps"};
 
 }  // namespace
 
@@ -99,12 +104,11 @@ World::World(std::uint64_t seed, PlantedBug bug)
       database_(scheduler_, weather_, bug, random_.Chance(50)),
       checker_(database_),
       network_(scheduler_, weather_, replicas_),
-      once_callers_(scheduler_, weather_, database_, network_, checker_,
-                    RawKeys().shared),
-      raw_callers_(scheduler_, weather_, database_, network_, checker_,
-                   RawKeys()) {
+      once_callers_(callers_, RawKeys().shared),
+      raw_callers_(callers_, RawKeys()) {
   database_.Observe(this);
   database_.rules = FirstRules();
+  database_.finds_moved_rows = random_.Chance(30);
   DrawWeather();
   MakeReplicas();
 }
@@ -115,14 +119,18 @@ World::~World() {
   scheduler_.Clear();
 }
 
-void World::RowChanged(const RecordId& id, const RecordPtr& after) {
+void World::RowChanged(const RecordId& id, const Version& after) {
   checker_.RowChanged(id, after);
-  if (after != nullptr) once_callers_.GrantChanged(id, after->fencing_token);
+  if (after.record != nullptr) {
+    once_callers_.GrantChanged(id, after.record->fencing_token);
+  }
 }
 
-void World::RowFellBack(const RecordId& id, const RecordPtr& after) {
+void World::RowFellBack(const RecordId& id, const Version& after) {
   checker_.RowFellBack(id, after);
-  if (after != nullptr) once_callers_.GrantChanged(id, after->fencing_token);
+  if (after.record != nullptr) {
+    once_callers_.GrantChanged(id, after.record->fencing_token);
+  }
 }
 
 WorldCounts World::counts() const {
@@ -135,6 +143,31 @@ WorldCounts World::counts() const {
       .answers = checker_.answers(),
       .events = once_callers_.events(),
       .faults = weather_.faults};
+}
+
+// FNV-1a of the counts and of the history's lines, sorted: those of one time
+// are in the order in which a hash table of the engine's has its keys, which
+// nothing else depends on.
+std::uint64_t World::Digest() const {
+  std::vector<std::string> lines = checker_.AllHistory();
+  std::sort(lines.begin(), lines.end());
+  const WorldCounts all = counts();
+  for (const auto* const map : {&all.answers, &all.events, &all.faults}) {
+    for (const auto& [name, count] : *map) {
+      lines.push_back(name + " " + std::to_string(count));
+    }
+  }
+  for (const std::uint64_t count :
+       {all.operations, all.steps, all.simulated_ms}) {
+    lines.push_back(std::to_string(count));
+  }
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (const std::string& line : lines) {
+    for (const char c : line + "\n") {
+      digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    }
+  }
+  return digest;
 }
 
 // ---- Before it begins.
@@ -245,6 +278,12 @@ bool World::TroubleDatabase(std::size_t what) {
       return database_.CancelWaits();
     case Trouble::kBackendsKilled:
       return database_.KillBackends();
+    case Trouble::kClockSet: {
+      const Microseconds ahead =
+          random_.Between(Milliseconds(0), kClockAheadMax);
+      return random_.Chance(30) ? database_.SetStandbyClock(ahead)
+                                : database_.SetClock(ahead);
+    }
     default:
       return database_.TurnReadOnly(
           random_.Between(Milliseconds(20), Milliseconds(1000)));

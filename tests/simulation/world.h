@@ -46,6 +46,10 @@ class World final : private DatabaseObserver {
   // Ends early once a promise was broken.
   void Run();
 
+  // Of all that happened: that of another run is another one, and that of the
+  // same seed the same in every process. After KeepHistory() and Run().
+  std::uint64_t Digest() const;
+
   // Each begins with the promise's name and a colon: those of history_checker.h
   // and once_callers.h, and
   //   L1, L2  nobody who can resolve what is in doubt is kept from a key
@@ -58,8 +62,9 @@ class World final : private DatabaseObserver {
   WorldCounts counts() const;
 
  private:
-  void RowChanged(const RecordId& id, const RecordPtr& after) override;
-  void RowFellBack(const RecordId& id, const RecordPtr& after) override;
+  void RowChanged(const RecordId& id, const Version& after) override;
+  void RowFellBack(const RecordId& id, const Version& after) override;
+  void FailedOver() override { checker_.FailedOver(); }
 
   void DrawWeather();
   void MakeReplicas();
@@ -84,6 +89,8 @@ class World final : private DatabaseObserver {
   HistoryChecker checker_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   Network network_;
+  const CallerParts callers_{scheduler_, random_,  weather_,
+                             database_,  network_, checker_};
   OnceCallers once_callers_;
   RawCallers raw_callers_;
   // By kind, how likely it is to be the next trouble.

@@ -52,7 +52,8 @@ struct Asked {
 void CheckChange(const Record* before, const Record* after, absl::Time now,
                  const Asked& asked, BrokenPromise broken);
 
-// The same of its lease and of its expiry: what its policy says.
+// The same of its lease and of its expiry: what its policy says. For a clock
+// that was not set back while the change was made.
 void CheckTimes(const Record* before, const Record* after, absl::Time now,
                 BrokenPromise broken);
 

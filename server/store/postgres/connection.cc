@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/store/postgres/conninfo.h"
 
 namespace idempotency {
@@ -159,13 +160,13 @@ absl::Status Connection::CheckServer() {
   for (std::size_t i = 0; i < required.size(); ++i) {
     const auto column = static_cast<pqxx::row::size_type>(i + kFirstRequired);
     if (found[0][column].c_str() == required[i].value) continue;
-    remedy += " " + AlterRole(found[0][0].c_str(), required[i]);
+    absl::StrAppend(&remedy, " ", AlterRole(found[0][0].c_str(), required[i]));
   }
   if (remedy.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+  return absl::FailedPreconditionError(absl::StrCat(
       "the database sessions lack settings; run, and let the pooler open new "
-      "connections:" +
-      remedy);
+      "connections:",
+      remedy));
 }
 
 bool Connection::IsNamed(const Statement& statement) const {
