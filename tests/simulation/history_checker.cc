@@ -217,7 +217,7 @@ bool HistoryChecker::WasRecorded(const RecordId& id, std::int32_t status_code,
   if (found == keys_.end()) return false;
   return std::any_of(found->second.moments.begin(), found->second.moments.end(),
                      [&](const Moment& moment) {
-                       return moment.row != nullptr && !moment.lost &&
+                       return moment.row != nullptr &&
                               moment.row->state == RecordState::kFinal &&
                               moment.row->response.status_code == status_code &&
                               moment.row->response.body == body;

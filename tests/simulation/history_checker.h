@@ -95,7 +95,8 @@ class HistoryChecker final : public DatabaseObserver {
   void Effect(const RecordId& id, std::int64_t fencing_token,
               const std::string& downstream_key);
 
-  // Was the response ever recorded for `id`?
+  // Was the response ever recorded for `id`? A failover may have lost it since:
+  // then nobody was told so by who recorded it, but it may have been replayed.
   bool WasRecorded(const RecordId& id, std::int32_t status_code,
                    const std::string& body) const;
 
