@@ -66,7 +66,8 @@ class Replica {
              std::function<void(absl::StatusOr<Outcome>)> answered,
              std::function<void()> broken);
 
-  // From then on waits are looked at more closely: see CheckWait().
+  // No trouble, and none of its consequences is left: from then on waits are
+  // looked at more closely, see CheckWait().
   void AllIsCalm() { calm_since_ = parts_.scheduler.Now(); }
 
  private:

@@ -352,7 +352,6 @@ void World::Run() {
 
 void World::EndInCalm() {
   weather_.calm = true;
-  for (const auto& replica : replicas_) replica->AllIsCalm();
   const auto quiet = [this] {
     return once_callers_.AllEnded() && raw_callers_.asking() == 0 &&
            std::all_of(replicas_.begin(), replicas_.end(),
@@ -366,6 +365,7 @@ void World::EndInCalm() {
     return RunUntil(kCalmMax, [&] { return scheduler_.Now() >= end; });
   };
   if (!RunUntil(kCalmMax, quiet) || !settle()) return;
+  for (const auto& replica : replicas_) replica->AllIsCalm();
   raw_callers_.AskForEveryKey();
   if (!RunUntil(kCalmMax, quiet)) return;
   once_callers_.StartForEveryKey();
