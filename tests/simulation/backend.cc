@@ -17,6 +17,7 @@ Backend::Backend(Database& database, bool writes, std::shared_ptr<Reply> reply)
       writes_(writes),
       reply_(std::move(reply)),
       now_(database.Now()),
+      began_(database.clock().steady_now()),
       gate_(database.scheduler_) {
   database_.active_.push_back(this);
 }
@@ -144,7 +145,8 @@ Backend::Touch Backend::Update(const RecordId& id, const Version& seen,
                       .after = {.record = *std::move(next),
                                 .chain = seen.chain,
                                 .number = ++database_.versions_,
-                                .at = now_}});
+                                .at = now_,
+                                .began = began_}});
   return Touch::kDone;
 }
 
@@ -180,7 +182,8 @@ Backend::Touch Backend::Insert(const RecordId& id, Record record) {
        .after = {.record = std::make_shared<const Record>(std::move(record)),
                  .chain = number,
                  .number = number,
-                 .at = now_}});
+                 .at = now_,
+                 .began = began_}});
   return Touch::kDone;
 }
 

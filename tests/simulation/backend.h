@@ -88,6 +88,7 @@ class Backend {
   const bool writes_;
   const std::shared_ptr<Reply> reply_;
   const absl::Time now_;
+  const SteadyTime began_;
   Gate gate_;
   std::vector<Row*> locked_;
   std::vector<RowChange> changes_;

@@ -64,6 +64,7 @@ struct Version {
   std::uint64_t chain = 0;
   std::uint64_t number = 0;  // grows with every version of a row
   absl::Time at{};           // when its statement began
+  SteadyTime began{};        // the same, whatever the clock showed
 };
 
 // A row of idempotency_records, there or not.

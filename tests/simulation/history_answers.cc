@@ -363,13 +363,8 @@ void HistoryChecker::CheckFound(const Sent& sent, Key& key,
           [&](const Record* row, absl::Time now) {
             return !CountsAsNone(row, now) && *row == found.record;
           });
-  constexpr int kRanks[] = {0, 2, 1};  // by RecordState
-  const Progress progress = {
-      .created_at = found.record.created_at,
-      .fencing_token = found.record.fencing_token,
-      .rank = kRanks[static_cast<int>(found.record.state)]};
   if (sent.sequence > std::max(key.fell_back, key.began_anew) &&
-      progress.Tied() < sent.progress.Tied()) {
+      ProgressOf(found.record).Tied() < sent.progress.Tied()) {
     Violate("S17", "told of an earlier state than somebody before");
   }
   for (const Acknowledged& one : key.acknowledged) {

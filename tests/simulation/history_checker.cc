@@ -7,6 +7,16 @@
 #include "tests/support/record_rules.h"
 
 namespace idempotency {
+namespace {
+
+// Where the clock was set back a fencing token is one more than the last. No
+// world has so many grants.
+constexpr absl::Duration kCountedOn = absl::Milliseconds(1);
+// From when a decision looks at the clock until the statement that writes it
+// begins, at most: a slow answer, a pause, a statement that is held up.
+constexpr std::chrono::seconds kDecisionMax{10};
+
+}  // namespace
 
 HistoryChecker::HistoryChecker(Database& database) : database_(database) {
   database_.Observe(this);
@@ -136,11 +146,14 @@ void HistoryChecker::CheckChange(Key& key, const Record* before,
     asked = {.resolves = key.resolving.contains(after->claim_token),
              .never_executed = key.never_executed.contains(after->claim_token)};
   }
-  idempotency::CheckChange(
-      before, after, time, asked,
-      [this](const std::string& promise, const std::string& what) {
-        Violate(promise, what);
-      });
+  const auto broken = [this](const std::string& promise,
+                             const std::string& what) {
+    Violate(promise, what);
+  };
+  idempotency::CheckChange(before, after, time, asked, broken);
+  if (!database_.clock().SteppedBack(changed.began - kDecisionMax)) {
+    CheckTimes(before, after, time, broken);
+  }
   if (after == nullptr) return;
   if (before == nullptr) BeginAnew(key, *after);
   if (after->fencing_token != key.fencing_token) NoteOwner(key, *after);
@@ -151,15 +164,16 @@ void HistoryChecker::CheckChange(Key& key, const Record* before,
   }
 }
 
-// Nothing is left of an earlier record: where the clock has been set back since
-// that was claimed, this one cannot count on from it.
+// Nothing is left of an earlier record: where the clock is not yet where it was
+// when that was claimed, this one cannot count on from it.
 void HistoryChecker::BeginAnew(Key& key, const Record& first) {
   if (first.fencing_token > key.fencing_token ||
-      database_.clock().Latest(SteadyTime::min()) <= first.created_at) {
+      first.created_at > key.claimed_at + kCountedOn) {
     return;
   }
   key.began_anew = sequence_;
   key.fencing_token = 0;
+  key.claimed_at = absl::InfinitePast();
   key.owners.erase(key.owners.lower_bound(first.fencing_token),
                    key.owners.end());
   key.told.clear();
@@ -185,6 +199,7 @@ void HistoryChecker::NoteOwner(Key& key, const Record& after) {
     Violate("S2", "a fencing token went back");
   }
   key.fencing_token = std::max(key.fencing_token, after.fencing_token);
+  key.claimed_at = std::max(key.claimed_at, after.claimed_at);
   const auto owner =
       key.owners.emplace(after.fencing_token, after.claim_token).first;
   if (owner->second != after.claim_token) {
@@ -212,12 +227,14 @@ void HistoryChecker::Effect(const RecordId& id, std::int64_t fencing_token,
 }
 
 bool HistoryChecker::WasRecorded(const RecordId& id, std::int32_t status_code,
-                                 const std::string& body) const {
+                                 const std::string& body,
+                                 bool even_if_lost) const {
   const auto found = keys_.find(id);
   if (found == keys_.end()) return false;
   return std::any_of(found->second.moments.begin(), found->second.moments.end(),
                      [&](const Moment& moment) {
                        return moment.row != nullptr &&
+                              (even_if_lost || !moment.lost) &&
                               moment.row->state == RecordState::kFinal &&
                               moment.row->response.status_code == status_code &&
                               moment.row->response.body == body;

@@ -95,10 +95,11 @@ class HistoryChecker final : public DatabaseObserver {
   void Effect(const RecordId& id, std::int64_t fencing_token,
               const std::string& downstream_key);
 
-  // Was the response ever recorded for `id`? A failover may have lost it since:
-  // then nobody was told so by who recorded it, but it may have been replayed.
+  // Was the response ever recorded for `id`? What a failover lost counts only
+  // with `even_if_lost`: it may have been replayed before, but nobody was told
+  // that he had recorded it.
   bool WasRecorded(const RecordId& id, std::int32_t status_code,
-                   const std::string& body) const;
+                   const std::string& body, bool even_if_lost) const;
 
   // Nothing goes on any more.
   void CheckEnd();
@@ -149,7 +150,8 @@ class HistoryChecker final : public DatabaseObserver {
   struct Key {
     RecordId id;
     std::vector<Moment> moments;
-    std::int64_t fencing_token = 0;  // the newest in the table
+    std::int64_t fencing_token = 0;                // the newest in the table
+    absl::Time claimed_at = absl::InfinitePast();  // the latest of any grant
     std::map<std::int64_t, Uuid> owners;
     std::set<Uuid> resolving;       // asked with resolve_in_doubt
     std::set<Uuid> never_executed;  // sent a Release that says so
@@ -201,6 +203,7 @@ class HistoryChecker final : public DatabaseObserver {
                                const std::string& what, Fits fits);
   // Did the replica's cache know it, and may it still?
   bool IsRemembered(const Sent& sent, const Key& key, Fits fits) const;
+  static Progress ProgressOf(const Record& record);
   static void NoteProgress(Key& key, const Moment* moment);
   // Has the clock not been at the end of what was promised of it?
   bool IsKept(const Acknowledged& one) const {

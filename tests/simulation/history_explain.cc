@@ -9,7 +9,6 @@
 namespace idempotency {
 namespace {
 
-constexpr int kServerErrorMin = 500;
 // From when a statement looks at the clock until it sees the rows, at most.
 constexpr Milliseconds kStatementBegins{50};
 
@@ -39,7 +38,7 @@ HistoryChecker::Sent HistoryChecker::Send(const FinalizeCommand& finalize) {
   key.responses.emplace(finalize.response_digest, finalize.response);
   ++key.sendings[finalize.response_digest];
   key.never_recorded.erase(finalize.response_digest);
-  if (finalize.response.status_code >= kServerErrorMin) {
+  if (finalize.response.status_code >= limits::kServerErrorMin) {
     key.may_give_up.insert(finalize.claim_token);
   }
   return Begin(key);
@@ -157,16 +156,19 @@ const HistoryChecker::Moment* HistoryChecker::ExplainWritten(
   return moment;
 }
 
+HistoryChecker::Progress HistoryChecker::ProgressOf(const Record& record) {
+  constexpr int kRanks[] = {0, 2, 1};  // by RecordState
+  return {.created_at = record.created_at,
+          .fencing_token = record.fencing_token,
+          .rank = kRanks[static_cast<int>(record.state)]};
+}
+
 void HistoryChecker::NoteProgress(Key& key, const Moment* moment) {
   if (moment->row == nullptr || moment->lost ||
       moment->sequence < key.began_anew) {
     return;
   }
-  constexpr int kRanks[] = {0, 2, 1};  // by RecordState
-  const Progress progress = {
-      .created_at = moment->row->created_at,
-      .fencing_token = moment->row->fencing_token,
-      .rank = kRanks[static_cast<int>(moment->row->state)]};
+  const Progress progress = ProgressOf(*moment->row);
   if (key.told_progress.Tied() < progress.Tied()) key.told_progress = progress;
 }
 

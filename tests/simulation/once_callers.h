@@ -24,7 +24,8 @@ namespace idempotency {
 //   permission         nobody is permitted beside a newer grant, and no
 //                      function starts without permission
 //   delivery           one result, before the end, true to what ran
-//   recorded           a recorded result is what everybody is told
+//   recorded           what a caller recorded itself is in the record, and what
+//                      it was told of others' was
 //   end                every operation ends in bounded time
 //   stuck              afterwards a fresh caller gets a response
 // Not thread-safe.
@@ -60,6 +61,7 @@ class OnceCallers {
 
   void Violate(const Client& client, const std::string& promise,
                const std::string& what);
+  void CheckRecorded(const Client& client);
   // In a process: not if it died, later if it stands still.
   void Later(Client& client, Microseconds delay, std::function<void()> task);
   Microseconds AnyDelay();

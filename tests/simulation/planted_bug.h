@@ -22,6 +22,7 @@ enum class PlantedBug {
   kReadsFromTheStandby,
   kSweepDoesNotLookAgain,
   kBodyIsNormalised,
+  kFencingTokenPerRow,
   // In what is decided.
   kTakeoverIsNotTold,
   kRetriedClaimIsNew,

@@ -72,6 +72,12 @@ class PlantedStore final : public Store {
  private:
   void Spoil(const ClaimCommand& claim, ClaimAnswer& answer) {
     if (!answer.outcome.ok()) return;
+    if (bug_ == PlantedBug::kFencingTokenPerRow) {
+      auto* const claimed = std::get_if<Claimed>(&*answer.outcome);
+      if (claimed != nullptr && claimed->attempt == 1) {
+        claimed->fencing_token = 1;
+      }
+    }
     if (bug_ == PlantedBug::kUnfinishedIsCached) {
       const auto cached = in_progress_.find(claim.id);
       if (std::holds_alternative<InProgress>(*answer.outcome)) {
@@ -124,6 +130,7 @@ class PlantedStore final : public Store {
 std::unique_ptr<Store> WithPlantedBug(std::unique_ptr<Store> store,
                                       const Clock& clock, PlantedBug bug) {
   switch (bug) {
+    case PlantedBug::kFencingTokenPerRow:
     case PlantedBug::kRetriedClaimIsNew:
     case PlantedBug::kUnfinishedIsCached:
     case PlantedBug::kWaiterHearsOldNews:

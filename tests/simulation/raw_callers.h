@@ -31,7 +31,7 @@ class RawCallers {
   int asking() const { return asking_; }
 
   // In calm weather: a caller of each key who can resolve what is in doubt must
-  // get it, or the response, soon (L1, L2).
+  // get it, or the response, soon (L2).
   void AskForEveryKey();
 
  private:
@@ -50,6 +50,9 @@ class RawCallers {
 
   void AskAnything();
   void AskForClaim(Key& key);
+  // An owner's, shortly before its lease is over: others that look at the
+  // record meanwhile must not take it for abandoned.
+  void RenewAtTheEnd(const ClaimCommand& renewal, absl::Duration lease);
   void AskToFinalize(Key& key);
   void AskToRelease(Key& key);
   void AskToLookup(Key& key);

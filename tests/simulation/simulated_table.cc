@@ -49,13 +49,15 @@ RecordPtr Shared(Record record) {
 
 struct InsertWork {
   std::vector<ClaimCommand> claims;
+  PlantedBug bug = PlantedBug::kNone;
   std::shared_ptr<Times> granted = std::make_shared<Times>();
 
   Ending operator()(Backend& backend) const {
     granted->assign(claims.size(), std::nullopt);
     for (std::size_t i = 0; i < claims.size(); ++i) {
-      switch (
-          backend.Insert(claims[i].id, NewRecord(claims[i], backend.now()))) {
+      Record record = NewRecord(claims[i], backend.now());
+      if (bug == PlantedBug::kFencingTokenPerRow) record.fencing_token = 1;
+      switch (backend.Insert(claims[i].id, std::move(record))) {
         case Touch::kGivenUp:
           return backend.failure();
         case Touch::kDone:
@@ -128,6 +130,9 @@ struct ReplaceWork {
     const std::vector<Version> seen = SeeEach(backend, items);
     for (std::size_t i = 0; i < items.size(); ++i) {
       const Item& item = items[i];
+      // So that every new record is in a new row.
+      const bool cleans_up = bug == PlantedBug::kFencingTokenPerRow &&
+                             item.after.created_at != item.before.created_at;
       const auto change =
           [&](const Record& stored) -> std::optional<RecordPtr> {
         Record before =
@@ -138,11 +143,12 @@ struct ReplaceWork {
         std::optional<Record> next = ReplacedRow(
             stored, {.id = &item.id, .before = &before, .after = &item.after});
         if (!next.has_value()) return std::nullopt;
+        if (cleans_up) return nullptr;
         return Shared(*std::move(next));
       };
       const Touch touch = backend.Update(item.id, seen[i], change);
       if (touch == Touch::kGivenUp) return backend.failure();
-      (*replaced)[i] = touch == Touch::kDone;
+      (*replaced)[i] = touch == Touch::kDone && !cleans_up;
     }
     return Ending::kAnswered;
   }
@@ -258,7 +264,7 @@ absl::Status SimulatedTable::Run(std::string_view operation, bool writes,
 
 absl::StatusOr<Times> SimulatedTable::InsertNew(Batch<ClaimCommand> claims) {
   if (claims.empty()) return Times();
-  const InsertWork work{.claims = CopiesOf(claims)};
+  const InsertWork work{.claims = CopiesOf(claims), .bug = bug_};
   const absl::Status status = Run("insert_new", true, work);
   if (!status.ok()) return status;
   return *work.granted;
@@ -278,7 +284,7 @@ InsertedAndFinalized SimulatedTable::InsertAndFinalize(
   if (claims.empty() || finalizes.empty()) {
     return RecordTable::InsertAndFinalize(claims, finalizes);
   }
-  const InsertWork inserts{.claims = CopiesOf(claims)};
+  const InsertWork inserts{.claims = CopiesOf(claims), .bug = bug_};
   const FinalizeWork updates{.finalizes = CopiesOf(finalizes), .bug = bug_};
   const absl::Status status =
       Run("insert_and_finalize", true, [inserts, updates](Backend& backend) {

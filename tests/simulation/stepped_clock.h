@@ -37,45 +37,40 @@ class SteppedClock {
                                     .count());
   }
 
-  // Is `visit(begin, end, ahead)` true of one of the stretches between `from`
-  // and `until` in which it went without a step? The last one comes first.
-  template <typename Visit>
-  bool AnyStretch(SteadyTime from, SteadyTime until, const Visit& visit) const {
-    SteadyTime end = until;
-    for (std::size_t i = stretches_.size(); i-- > 0;) {
-      const SteadyTime begin = std::max(stretches_[i].since, from);
-      if (begin <= end && visit(begin, end, stretches_[i].ahead)) return true;
-      if (stretches_[i].since < from) break;
-      end = std::min(end, stretches_[i].since);
-    }
-    return false;
+  // Is `fits(begin, end, ahead)` true of one of the stretches between `from`
+  // and `until` in which it went without a step?
+  template <typename Fits>
+  bool AnyStretch(SteadyTime from, SteadyTime until, const Fits& fits) const {
+    bool any = false;
+    ForEachStretch(from, until,
+                   [&](SteadyTime begin, SteadyTime end, Microseconds ahead) {
+                     any = any || fits(begin, end, ahead);
+                   });
+    return any;
   }
 
   // The earliest and the latest that it showed from then until now.
   absl::Time Earliest(SteadyTime since) const {
     absl::Time earliest = Now();
-    AnyStretch(since, steady_.Now(),
-               [&](SteadyTime from, SteadyTime, Microseconds ahead) {
-                 earliest = std::min(earliest, Reading(from, ahead));
-                 return false;
-               });
+    ForEachStretch(since, steady_.Now(),
+                   [&](SteadyTime from, SteadyTime, Microseconds ahead) {
+                     earliest = std::min(earliest, Reading(from, ahead));
+                   });
     return earliest;
   }
   absl::Time Latest(SteadyTime since) const {
     absl::Time latest = Now();
-    AnyStretch(since, steady_.Now(),
-               [&](SteadyTime, SteadyTime until, Microseconds ahead) {
-                 latest = std::max(latest, Reading(until, ahead));
-                 return false;
-               });
+    ForEachStretch(since, steady_.Now(),
+                   [&](SteadyTime, SteadyTime until, Microseconds ahead) {
+                     latest = std::max(latest, Reading(until, ahead));
+                   });
     return latest;
   }
   bool SteppedForward(SteadyTime since) const {
-    for (std::size_t i = stretches_.size(); --i > 0;) {
-      if (stretches_[i].since < since) break;
-      if (stretches_[i].ahead > stretches_[i - 1].ahead) return true;
-    }
-    return false;
+    return AnyStep(since, [](Microseconds by) { return by.count() > 0; });
+  }
+  bool SteppedBack(SteadyTime since) const {
+    return AnyStep(since, [](Microseconds by) { return by.count() < 0; });
   }
 
  private:
@@ -83,6 +78,28 @@ class SteppedClock {
     SteadyTime since;
     Microseconds ahead;
   };
+
+  // The last one comes first.
+  template <typename Visit>
+  void ForEachStretch(SteadyTime from, SteadyTime until,
+                      const Visit& visit) const {
+    SteadyTime end = until;
+    for (std::size_t i = stretches_.size(); i-- > 0;) {
+      const SteadyTime begin = std::max(stretches_[i].since, from);
+      if (begin <= end) visit(begin, end, stretches_[i].ahead);
+      if (stretches_[i].since < from) break;
+      end = std::min(end, stretches_[i].since);
+    }
+  }
+
+  template <typename Fits>
+  bool AnyStep(SteadyTime since, const Fits& fits) const {
+    for (std::size_t i = stretches_.size(); --i > 0;) {
+      if (stretches_[i].since < since) break;
+      if (fits(stretches_[i].ahead - stretches_[i - 1].ahead)) return true;
+    }
+    return false;
+  }
 
   const Clock& steady_;
   std::vector<Stretch> stretches_{{SteadyTime::min(), Microseconds(0)}};

@@ -52,7 +52,7 @@ class World final : private DatabaseObserver {
 
   // Each begins with the promise's name and a colon: those of history_checker.h
   // and once_callers.h, and
-  //   L1, L2  nobody who can resolve what is in doubt is kept from a key
+  //   L2      nobody who can resolve what is in doubt is kept from a key
   //   L3      every call is answered
   //   W1, W2  a wait ends neither early nor late
   const std::vector<std::string>& violations() const {
