@@ -16,8 +16,9 @@ namespace {
 
 class NoObserver final : public DatabaseObserver {
  public:
-  void RowChanged(const RecordId&, const RecordPtr&) override {}
-  void RowFellBack(const RecordId&, const RecordPtr&) override {}
+  void RowChanged(const RecordId&, const Version&) override {}
+  void RowFellBack(const RecordId&, const Version&) override {}
+  void FailedOver() override {}
 };
 
 // A world in calm weather, with a standby, that goes on while somebody waits.
@@ -128,7 +129,7 @@ class SimulatedContractDatabase final : public ContractDatabase {
   }
   std::vector<Evidence> EvidenceOf(const RecordId& id) override {
     std::vector<Evidence> evidence;
-    for (const KeptConflict& kept : world_.database.ConflictsOf(id)) {
+    for (const KeptConflict& kept : ConflictsAbout(world_.database.conflicts(), id)) {
       evidence.push_back(
           {.status_code = kept.status_code, .count = kept.count});
     }

@@ -54,11 +54,11 @@ class HistoryChecker final : public DatabaseObserver {
 
   // How far a key has come, as told to somebody.
   struct Progress {
-    absl::Time created_at = absl::InfinitePast();
+    // Not the time of creation: the clock may have been set back since.
     std::int64_t fencing_token = 0;
     int rank = 0;  // unfinished, released, final
 
-    auto Tied() const { return std::tie(created_at, fencing_token, rank); }
+    auto Tied() const { return std::tie(fencing_token, rank); }
   };
 
   // A call on its way.

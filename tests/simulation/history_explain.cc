@@ -158,8 +158,7 @@ const HistoryChecker::Moment* HistoryChecker::ExplainWritten(
 
 HistoryChecker::Progress HistoryChecker::ProgressOf(const Record& record) {
   constexpr int kRanks[] = {0, 2, 1};  // by RecordState
-  return {.created_at = record.created_at,
-          .fencing_token = record.fencing_token,
+  return {.fencing_token = record.fencing_token,
           .rank = kRanks[static_cast<int>(record.state)]};
 }
 

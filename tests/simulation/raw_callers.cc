@@ -129,7 +129,7 @@ std::optional<absl::StatusOr<Outcome>> RawCallers::Ask(const Command& command,
 }
 
 void RawCallers::AskForClaim(Key& key) {
-  constexpr const char* kPolicies[] = {"",         "held",      "held",
+  constexpr const char* kPolicies[] = {"",         "",          "held",
                                        "recorded", "permanent", "later"};
   const bool anew = key.attempts.empty() || parts_.random.Chance(60);
   const Attempt attempt = anew ? NewAttempt(key) : AnyAttempt(key);
@@ -156,22 +156,7 @@ void RawCallers::AskForClaim(Key& key) {
   const auto answer = Ask<ClaimCommand, ClaimOutcome>(
       claim, AnyPatience(parts_.random.Chance(50)),
       1 + static_cast<int>(parts_.random.Below(3)));
-  if (!answer.has_value() || !answer->ok()) return;
-  NoteClaim(claim, **answer);
-  const auto* const claimed = std::get_if<Claimed>(&**answer);
-  if (claimed != nullptr && parts_.random.Chance(20)) {
-    claim.renew_fencing_token = claimed->fencing_token;
-    RenewAtTheEnd(claim, claimed->lease);
-  }
-}
-
-void RawCallers::RenewAtTheEnd(const ClaimCommand& renewal,
-                               absl::Duration lease) {
-  const auto left = absl::ToChronoMicroseconds(lease);
-  parts_.scheduler.Sleep(left -
-                         parts_.random.Between(Microseconds(0), left / 4));
-  ++operations_;
-  Ask<ClaimCommand, ClaimOutcome>(renewal, AnyPatience(false), 1);
+  if (answer.has_value() && answer->ok()) NoteClaim(claim, **answer);
 }
 
 void RawCallers::NoteClaim(const ClaimCommand& command,
@@ -192,7 +177,7 @@ void RawCallers::AskToFinalize(Key& key) {
   const Attempt attempt = AnyAttempt(key);
   FinalizeCommand finalize{.id = key.id, .claim_token = attempt.token};
   finalize.response.status_code =
-      kStatuses[parts_.random.Chance(50)
+      kStatuses[parts_.random.Chance(80)
                     ? static_cast<std::size_t>(attempt.number) % 3
                     : parts_.random.Below(std::size(kStatuses))];
   finalize.response.body =

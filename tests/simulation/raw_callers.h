@@ -50,9 +50,6 @@ class RawCallers {
 
   void AskAnything();
   void AskForClaim(Key& key);
-  // An owner's, shortly before its lease is over: others that look at the
-  // record meanwhile must not take it for abandoned.
-  void RenewAtTheEnd(const ClaimCommand& renewal, absl::Duration lease);
   void AskToFinalize(Key& key);
   void AskToRelease(Key& key);
   void AskToLookup(Key& key);

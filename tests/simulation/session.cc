@@ -43,10 +43,7 @@ Ending Session::Run(bool writes, StatementWork work) {
   }
   if (weather_.Strikes(random, weather_.held_up_per_mille,
                        "statements held up")) {
-    // Mostly it is still waited for.
-    delay +=
-        random.Between(Milliseconds(20),
-                       random.Chance(70) ? kAnswerTimeout : Milliseconds(3000));
+    delay += random.Between(Milliseconds(20), Milliseconds(3000));
   }
   const auto reply = std::make_shared<Reply>(process_.scheduler());
   database_.Start(delay, epoch_, writes, std::move(work), reply);

@@ -40,20 +40,21 @@ inline bool AnyOf(const std::set<std::string>& wanted,
   return false;
 }
 
-// The promises broken by the seeds from 1 on, until one of `promises` is among
-// them or `most` were tried. `run(seed)` gives a world's violations, each of
-// which begins with its promise and a colon.
+// The promises broken by the seeds from `first` on, until one of `promises` is
+// among them or `most` were tried. `run(seed)` gives a world's violations, each
+// of which begins with its promise and a colon.
 template <typename Run>
 std::set<std::string> BrokenPromises(const std::set<std::string>& promises,
-                                     std::uint64_t most, const Run& run) {
+                                     std::uint64_t first, std::uint64_t most,
+                                     const Run& run) {
   std::set<std::string> broken;
-  std::uint64_t seed = 0;
-  while (seed < most && !AnyOf(promises, broken)) {
-    for (const std::string& violation : run(++seed)) {
+  std::uint64_t tried = 0;
+  while (tried < most && !AnyOf(promises, broken)) {
+    for (const std::string& violation : run(first + tried++)) {
       broken.insert(violation.substr(0, violation.find(':')));
     }
   }
-  std::cout << seed << " seeds\n";
+  std::cout << tried << " seeds\n";
   return broken;
 }
 

@@ -177,7 +177,7 @@ void World::DrawWeather() {
     return random_.Chance(45) ? 0 : static_cast<unsigned>(random_.Below(most));
   };
   weather_.cuts_per_mille = perhaps(80);
-  weather_.held_up_per_mille = perhaps(120);
+  weather_.held_up_per_mille = perhaps(40);
   weather_.slow_commit_per_mille = perhaps(80);
   weather_.lost_requests_per_mille = perhaps(80);
   weather_.lost_answers_per_mille = perhaps(80);
@@ -186,8 +186,6 @@ void World::DrawWeather() {
   for (std::size_t i = 0; i < kTroubles; ++i) {
     troubles_.push_back(random_.Chance(40) ? 0 : 1);
   }
-  // The one that has the most to lose.
-  troubles_[static_cast<std::size_t>(Trouble::kFailedOver)] *= 3;
   trouble_every_ = random_.Between(Milliseconds(200), Milliseconds(2500));
 }
 
@@ -225,7 +223,7 @@ void World::TroubleOnce() {
   if (all == 0) return;
   std::size_t which = random_.Below(all);
   std::size_t what = 0;
-  while (which >= troubles_[what]) which -= troubles_[what++];
+  while (troubles_[what] == 0 || which-- > 0) ++what;
   const bool happened =
       what <= static_cast<std::size_t>(Trouble::kPoliciesChanged)
           ? TroubleReplicas(what)
@@ -297,9 +295,8 @@ bool World::TroubleDatabase(std::size_t what) {
 bool World::LoseTheStandbyThenThePrimary(Microseconds down_for) {
   const Microseconds lag = random_.Between(Milliseconds(50), Milliseconds(800));
   if (!database_.StallStandby(lag + Milliseconds(50))) return false;
-  constexpr int kCancels = 5;
-  for (int i = 1; i <= kCancels; ++i) {
-    scheduler_.After(lag * i / (kCancels + 1), [this] {
+  for (const int part : {3, 2}) {
+    scheduler_.After(lag / part, [this] {
       if (!weather_.calm) database_.CancelWaits();
     });
   }
