@@ -11,6 +11,10 @@
 namespace idempotency::fault {
 namespace {
 
+constexpr std::int64_t kDecidedBeforeNs = 5'000'000'000;
+// What readings of a clock that nobody sets differ by.
+constexpr absl::Duration kSteady = absl::Milliseconds(10);
+
 class LogCheck {
  public:
   LogCheck(const States& states, Findings& findings)
@@ -34,7 +38,8 @@ class LogCheck {
       Violate("S17", "the log has a gap, or the table went back, before " +
                          states_.NameOf(i));
     }
-    absl::Time now = change.row.at;
+    const absl::Time written = NowOf(i);
+    absl::Time now = written;
     if (after != nullptr &&
         (before == nullptr || before->fencing_token != after->fencing_token)) {
       now = std::min(now, after->claimed_at);
@@ -45,7 +50,19 @@ class LogCheck {
       Violate(promise, what + ": " + states_.NameOf(i));
     };
     CheckChange(before, after, now, AskedFor(after), broken);
-    CheckTimes(before, after, change.row.at, broken);
+    CheckTimes(before, after, written, broken);
+  }
+
+  // The clock at change i. It is decided a while before it is logged: where the
+  // clock may have been set meanwhile, the furthest that it can have been.
+  absl::Time NowOf(std::size_t i) const {
+    const std::int64_t from = states_.EarliestOf(i) - kDecidedBeforeNs;
+    const std::int64_t until = states_.LatestOf(i);
+    const absl::Time logged = states_.ChangeTo(i).row.at;
+    const auto [earliest, latest] = states_.clock().Between(from, until);
+    const bool is_steady =
+        latest - earliest - absl::Nanoseconds(until - from) < kSteady;
+    return is_steady ? logged : std::max(logged, latest);
   }
 
   Asked AskedFor(const Record* after) const {
@@ -66,8 +83,9 @@ class LogCheck {
     if (before == nullptr && after.claimed_at < claimed_at_) {
       fencing_token_ = 0;
       owners_.clear();
+      claimed_at_ = absl::InfinitePast();
     }
-    claimed_at_ = after.claimed_at;
+    claimed_at_ = std::max(claimed_at_, after.claimed_at);
     if (after.fencing_token < fencing_token_) {
       Violate("S2", "fencing token " + std::to_string(after.fencing_token) +
                         " was granted after " + std::to_string(fencing_token_));
@@ -86,6 +104,7 @@ class LogCheck {
   Findings& findings_;
   std::map<std::int64_t, Uuid> owners_{};  // by fencing token
   std::int64_t fencing_token_ = 0;
+  // The furthest that the clock was at a grant.
   absl::Time claimed_at_ = absl::InfinitePast();
 };
 
