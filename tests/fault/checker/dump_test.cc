@@ -219,13 +219,13 @@ TEST_F(DumpTest, TheProgramEndsWithWhatItFound) {
   EXPECT_EQ(check(all), 1);
   EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
               HasSubstr("\nchecked operations=1"));
+  EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
+              testing::StartsWith("S14 fault/r17 "));
   Append(NoteEvent{.t = 1, .fault = "test", .phase = Phase::kBegin});
   EXPECT_EQ(check(all), 1);
   EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
               AllOf(HasSubstr("\nunfinished operations=1"),
                     HasSubstr("a fault was begun and never ended")));
-  EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
-              testing::StartsWith("S14 fault/r17 "));
 }
 
 TEST_F(DumpTest, ADeletionIsLoggedWithWhatWasDeleted) {

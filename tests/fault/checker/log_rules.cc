@@ -59,10 +59,9 @@ class LogCheck {
     const std::int64_t from = states_.EarliestOf(i) - kDecidedBeforeNs;
     const std::int64_t until = states_.LatestOf(i);
     const absl::Time logged = states_.ChangeTo(i).row.at;
-    const auto [earliest, latest] = states_.clock().Between(from, until);
-    const bool is_steady =
-        latest - earliest - absl::Nanoseconds(until - from) < kSteady;
-    return is_steady ? logged : std::max(logged, latest);
+    const DatabaseClock& clock = states_.clock();
+    if (clock.VariationBetween(from, until) < kSteady) return logged;
+    return std::max(logged, clock.Between(from, until).latest);
   }
 
   Asked AskedFor(const Record* after) const {

@@ -213,6 +213,7 @@ void Print(const Findings& findings, bool is_finished, double seconds) {
   print("clock_error_max_ms", counts.clock_error_max_ms);
   std::printf(" seconds=%.2f violations=%zu\n", seconds,
               findings.violations().size());
+  std::fflush(stdout);
 }
 
 // Why nothing can be said after no violation was found; empty: it can.
