@@ -11,10 +11,6 @@
 namespace idempotency::fault {
 namespace {
 
-constexpr std::int64_t kDecidedBeforeNs = 5'000'000'000;
-// What readings of a clock that nobody sets differ by.
-constexpr absl::Duration kSteady = absl::Milliseconds(10);
-
 class LogCheck {
  public:
   LogCheck(const States& states, Findings& findings)
@@ -38,8 +34,8 @@ class LogCheck {
       Violate("S17", "the log has a gap, or the table went back, before " +
                          states_.NameOf(i));
     }
-    const absl::Time written = NowOf(i);
-    absl::Time now = written;
+    const absl::Time decided = states_.DecidedBy(i);
+    absl::Time now = decided;
     if (after != nullptr &&
         (before == nullptr || before->fencing_token != after->fencing_token)) {
       now = std::min(now, after->claimed_at);
@@ -50,18 +46,7 @@ class LogCheck {
       Violate(promise, what + ": " + states_.NameOf(i));
     };
     CheckChange(before, after, now, AskedFor(after), broken);
-    CheckTimes(before, after, written, broken);
-  }
-
-  // The clock at change i. It is decided a while before it is logged: where the
-  // clock may have been set meanwhile, the furthest that it can have been.
-  absl::Time NowOf(std::size_t i) const {
-    const std::int64_t from = states_.EarliestOf(i) - kDecidedBeforeNs;
-    const std::int64_t until = states_.LatestOf(i);
-    const absl::Time logged = states_.ChangeTo(i).row.at;
-    const DatabaseClock& clock = states_.clock();
-    if (clock.VariationBetween(from, until) < kSteady) return logged;
-    return std::max(logged, clock.Between(from, until).latest);
+    CheckTimes(before, after, decided, broken);
   }
 
   Asked AskedFor(const Record* after) const {
