@@ -124,9 +124,11 @@ class Crew:
         self.traffic.add(caller.history)
 
     def ask_for(self, left_keys, addresses):
-        """Has the keys in this file asked for; returns what stop() returns."""
+        """Has the keys in this file asked for, when no other caller runs;
+        returns a text if that could not be done."""
         self._start("left", addresses, "--left_keys=" + left_keys)
-        return self._wait()
+        return [f"caller {name} ended with {status}"
+                for name, status in self._wait()]
 
     def _start(self, name, addresses, *flags):
         history = os.path.join(self._folder, name + ".history")
@@ -149,14 +151,15 @@ class Crew:
         for caller in self.callers:
             if caller.is_running():
                 caller.ask_to_stop()
-        return self._wait()
+        return [f"caller {name} ended with {status} when it was to stop"
+                for name, status in self._wait()]
 
     def _wait(self):
+        """Those that did not end well, with their status."""
         callers, self.callers = self.callers, []
         ended = [(caller.name, caller.wait()) for caller in callers]
         self.traffic.read()
-        return [f"caller {name} ended with {status} when it was to stop"
-                for name, status in ended if status != 0]
+        return [(name, status) for name, status in ended if status != 0]
 
     def close(self):
         """Of what stop() has left."""

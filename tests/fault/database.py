@@ -69,6 +69,18 @@ def dump(node, scope, folder):
     return paths
 
 
+def write_left_keys(node, scope, path, most):
+    """The keys of a scope that callers have left unfinished."""
+    with open(path, "w", encoding="ascii") as file:
+        done = subprocess.run(
+            _psql(node), input=_LEFT.format(scope=scope, most=most),
+            stdout=file, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False)
+    if done.returncode != 0:
+        raise ProgramError("no list of the keys left unfinished: "
+                           + done.stderr.strip())
+
+
 def _psql(node, role="postgres"):
     return [os.path.join(programs.postgres_binaries(), "psql"), "-X", "-q",
             "-v", "ON_ERROR_STOP=1", "-h", node.folder, "-p", str(node.port),
@@ -266,17 +278,6 @@ class Database:
 
     def dump(self, scope, folder):
         return dump(self.node, scope, folder)
-
-    def write_left_keys(self, scope, path, most):
-        """The keys of a scope that callers have left unfinished."""
-        with open(path, "w", encoding="ascii") as file:
-            done = subprocess.run(
-                _psql(self.node), input=_LEFT.format(scope=scope, most=most),
-                stdout=file, stderr=subprocess.PIPE, text=True, timeout=60,
-                check=False)
-        if done.returncode != 0:
-            raise ProgramError("no list of the keys left unfinished: "
-                               + done.stderr.strip())
 
     def close(self):
         self.end_rivals()

@@ -41,7 +41,7 @@ from histories import Notes, now
 from ports import free_port
 from postgres import PostgresNode, end_on_sigterm, wait_until
 from programs import ProgramError
-from rounds import Check, Injection
+from rounds import LEFT_MIN_FLAG, Check, Injection, ask_for_left_keys
 from servers import Gate
 
 _SECOND = 1_000_000_000
@@ -53,7 +53,7 @@ _RATE_MIN = 100
 # Calls succeed again at half the rate of before within this, in seconds.
 _RECOVERY_MAX = 30
 # Fault runs look closer at how late calls end, and how many are decided.
-_CHECK_FLAGS = ("--late=2s", "--settle=1s", "--decided=0.9")
+_CHECK_FLAGS = ("--late=2s", "--settle=1s", "--decided=0.9", LEFT_MIN_FLAG)
 _BEFORE = 2
 _AFTER = 3
 
@@ -184,8 +184,11 @@ class Play:
             try:
                 self._start_callers()
                 self._fail_over()
-            finally:
                 self._stop_callers()
+                if self._recovered is not None:
+                    self._ask_for_left_keys()
+            finally:
+                self._end()
             self._check()
             self._bench.empty()
         # Whatever it was: the rounds before it still count.
@@ -203,6 +206,15 @@ class Play:
     def _stop_callers(self):
         for text in self._crew.stop():
             self._done.fail(text)
+
+    def _ask_for_left_keys(self):
+        for text in ask_for_left_keys(
+                self._crew, self._notes, self._bench.pair.primary, self._scope,
+                self.folder, self._bench.addresses):
+            self._done.fail(text)
+
+    def _end(self):
+        self._stop_callers()
         self._crew.close()
         self._notes.clock()
         self._notes.close()

@@ -15,7 +15,7 @@ import unittest
 import ledger
 import run
 import summary
-from crew import Caller
+from crew import Caller, Crew
 from fault_servers import lacked_memory
 from faults import CLASSES
 from histories import Traffic, now
@@ -163,6 +163,15 @@ class PublishingTest(unittest.TestCase):
                               _CHECKED, [])
         self.assertFalse(self.publish([died]))
 
+    def test_shares_are_judged_over_all_rounds(self):
+        def rounds(overslept):
+            return [_result(_good(), counts={"operations": 1, "woken": 7,
+                                             "overslept": overslept})] * 4
+        self.assertTrue(self.publish(rounds(3)))
+        self.assertFalse(self.publish(rounds(4)))
+        self.assertEqual(summary.broken_shares(rounds(4)[:1]), [])
+        self.assertEqual(summary.ledger_counts(rounds(4))["violations"], 1)
+
     def test_a_round_without_a_whole_check_fails_it(self):
         self.assertFalse(self.publish([
             _result(_good()), _result(_good(), counts={})]))
@@ -197,6 +206,10 @@ class CheckTest(unittest.TestCase):
             f"echo S7 k: a; {told} exit 1")
         self.assertEqual((counts, violations, trouble),
                          ({"operations": 5}, ["S7 k: a"], None))
+        counts, violations, trouble = self.check(
+            "echo S7 k: a; echo unfinished operations=5; exit 1")
+        self.assertEqual((counts, violations), ({}, ["S7 k: a"]))
+        self.assertIsNotNone(trouble)
         for script in (told + "exit 2", told + "exit 1", told + "kill -9 $$",
                        f"echo S7 k: a; {told}", "true"):
             counts, _, trouble = self.check(script)
@@ -217,6 +230,18 @@ class ProgramsTest(unittest.TestCase):
         for step in (caller.kill, caller.require_running):
             with self.assertRaisesRegex(ProgramDied, "c1 .* with 3"):
                 step()
+
+    def test_who_cannot_ask_for_left_keys_is_no_stuck_key(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for status, texts in ((0, []), (2, ["caller left ended with 2"])):
+                program = os.path.join(folder, f"ends_with_{status}")
+                with open(program, "w", encoding="utf-8") as file:
+                    file.write(f"#!/bin/sh\nexit {status}\n")
+                os.chmod(program, 0o700)
+                crew = Crew(types.SimpleNamespace(caller=program), "s", folder,
+                            folder, subprocess.DEVNULL)
+                self.addCleanup(crew.close)
+                self.assertEqual(crew.ask_for("keys", ["a"]), texts)
 
     def test_a_caller_that_runs_can(self):
         caller = self.caller("sleep", "60")

@@ -12,6 +12,7 @@ import subprocess
 import time
 import traceback
 
+import database
 import programs
 from crew import Crew
 from histories import Notes, now
@@ -33,8 +34,10 @@ _RECOVERY_SECONDS = 30
 _RATE_MIN = 100
 # Recovered: half of what was done before is done again.
 _RECOVERED_SHARE = 0.5
-# So many of the keys that callers leave unfinished are asked for at the end.
+# So many of the keys that callers leave unfinished are asked for at the end,
+# and half of that is enough.
 _LEFT_KEYS_MAX = 200
+LEFT_MIN_FLAG = f"--left_min={_LEFT_KEYS_MAX // 2}"
 _CHECK_SECONDS = 90
 # Machines that run this are busy, and callers set some deadlines so short that
 # they must pass.
@@ -70,6 +73,17 @@ class Injection:
         if self.after == 0:
             return "no call succeeded after the fault"
         return None
+
+
+def ask_for_left_keys(crew, notes, node, scope, folder, addresses):
+    """What the callers, which have been stopped, have left unfinished has to be
+    had now: the checker says whether it was (L1, L2). Returns why it could not
+    be asked for."""
+    notes.clock()
+    path = os.path.join(folder, "left_keys.tsv")
+    database.write_left_keys(node, scope, path, _LEFT_KEYS_MAX)
+    notes.note(phase="closing")
+    return crew.ask_for(path, addresses)
 
 
 @contextlib.contextmanager
@@ -270,19 +284,13 @@ class Round:
             self.hold(0.05, 0.05)
 
     def _ask_for_left_keys(self):
-        """What callers have left unfinished has to be had now (L1, L2)."""
-        self._notes.clock()
-        path = os.path.join(self.folder, "left_keys.tsv")
-        self.database.write_left_keys(self.scope, path, _LEFT_KEYS_MAX)
-        self._notes.note(phase="closing")
-        self._checker_flags += (f"--left_min={_LEFT_KEYS_MAX // 2}",)
-        self._miss(self._crew.ask_for(path, self._addresses()))
+        self._checker_flags += (LEFT_MIN_FLAG,)
+        self.problems += ask_for_left_keys(
+            self._crew, self._notes, self.database.node, self.scope,
+            self.folder, self._addresses())
 
     def _stop_callers(self):
-        self._miss(self._crew.stop())
-
-    def _miss(self, texts):
-        self.violations += ["L2: " + text for text in texts]
+        self.violations += ["L2: " + text for text in self._crew.stop()]
 
     def start_check(self):
         """Dumps what is left and starts the checker; finish_check() waits."""

@@ -10,6 +10,17 @@ import report
 from report import Row
 
 
+# Of L3, as the checker judges them in one round if there are so many: these
+# counts of it, of all of those.
+_SHARED_MIN = 20
+_SHARES = {
+    "silent": (("settled",), 0.02),
+    "cut_short": (("waits",), 0.2),
+    "overlong": (("waits",), 0.2),
+    "overslept": (("overslept", "woken"), 0.3),
+}
+
+
 class Result:
     """Of one round."""
 
@@ -94,6 +105,19 @@ def print_classes(results):
               f"{sum(len(r.violations) for r in some):11}")
 
 
+def _shares(results):
+    """(name, how many, of how many, share that there may be)"""
+    return [(name, _sum(results, name), sum(_sum(results, one) for one in all_),
+             most) for name, (all_, most) in _SHARES.items()]
+
+
+def broken_shares(results):
+    """Violations that only show in many rounds, each of which had too few."""
+    return [f"L3: {some} of {all_} {name} in all rounds"
+            for name, some, all_, most in _shares(results)
+            if all_ >= _SHARED_MIN and some > most * all_]
+
+
 def ledger_counts(results):
     return {
         "classes": {r.fault_class.name for r in results if r.counted},
@@ -103,7 +127,8 @@ def ledger_counts(results):
         "keys": _sum(results, "keys"),
         "effects": _sum(results, "effects"),
         "unknown": _sum(results, "unknown"),
-        "violations": sum(len(r.violations) for r in results),
+        "violations": (sum(len(r.violations) for r in results)
+                       + len(broken_shares(results))),
     }
 
 
@@ -140,6 +165,8 @@ def publish(results, folder, left_out=(), may_leave_out=True):
         Row("classes", len(counts["classes"]), ""),
         Row("recovery_p50_ms", statistics.median(recoveries or [0]), "ms"),
     ]
+    rows += [Row("share_" + name, some / max(all_, 1), f"of {all_}")
+             for name, some, all_, _ in _shares(results)]
     rows += [Row(name, counts[name], "") for name in (
         "faults", "operations", "keys", "effects", "unknown")]
     path = os.path.join(folder, "results.tsv")
@@ -148,6 +175,8 @@ def publish(results, folder, left_out=(), may_leave_out=True):
     print()
     report.print_table(rows)
     print(f"\nWritten: {path}")
+    for line in broken_shares(results):
+        print("fault: VIOLATION " + line, file=sys.stderr)
     for result in unchecked:
         print(f"fault: round {result.number} was not checked: "
               f"{(result.problems or ['it broke off'])[0]}", file=sys.stderr)

@@ -21,6 +21,7 @@ constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 struct Grant {
   std::string token{};
   std::int64_t attempt = 0;
+  std::int64_t first_asked = kNever;  // of the calls that were told of it
   std::int64_t first_told = kNever;
   // By the database's clock, what was left counted from the call.
   absl::Time lease_end = absl::InfinitePast();
@@ -89,6 +90,7 @@ class AnswerCheck {
                           " was given to " + grant.op + " and to " +
                           operation->name());
       }
+      grant.first_asked = std::min(grant.first_asked, operation->call.t);
       grant.first_told = std::min(grant.first_told, answer.t);
       const absl::Time counted_from =
           clock_.Between(operation->call.t, answer.t).earliest;
@@ -134,7 +136,15 @@ class AnswerCheck {
   // the database's clock alone.
   bool HasClockSteppedBack(std::int64_t earlier, std::int64_t later) const {
     return AreOfTwoLives(logged_, earlier, later) &&
-           logged_.at(later).claimed_at < logged_.at(earlier).claimed_at;
+           logged_.at(later).claimed_at < logged_.at(later).claimed_before;
+  }
+
+  // Does the log have them in the order of their fencing tokens?
+  bool AreLoggedInOrder(std::int64_t lower, std::int64_t higher) const {
+    const auto first = logged_.find(lower);
+    const auto second = logged_.find(higher);
+    return first == logged_.end() || second == logged_.end() ||
+           first->second.changes_before < second->second.changes_before;
   }
 
   // When the owner of a grant first gave it up, or may have.
@@ -199,8 +209,15 @@ class AnswerCheck {
                          const std::pair<const std::int64_t, Grant>& later) {
     const Grant& first = earlier.second;
     const Grant& second = later.second;
-    if (first.token == second.token ||
-        clock_.LatestUntil(second.first_told) >= first.lease_end ||
+    // Whether fencing tokens grow is for S2 to say.
+    if (first.token == second.token || second.first_told < first.first_asked ||
+        !AreLoggedInOrder(earlier.first, later.first)) {
+      return;
+    }
+    // The record was the first one's when that was told so. Then the clock came
+    // to the end of the lease, or it was given up.
+    if (clock_.Between(first.first_asked, second.first_told).latest >=
+            first.lease_end ||
         MayHaveGivenUp(first.token) < second.first_told) {
       return;
     }

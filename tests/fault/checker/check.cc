@@ -23,24 +23,25 @@ bool HasEndlessFault(const Run& run) {
   return open > 0;
 }
 
-// From when on faults have ended and been got over; nullopt: none was noted, or
-// one never ended.
-std::optional<std::int64_t> SettledAt(const Run& run, const Limits& limits) {
-  if (HasEndlessFault(run)) return std::nullopt;
-  std::optional<std::int64_t> last;
-  for (const NoteEvent& note : run.notes) {
-    if (note.phase == Phase::kEnd) last = std::max(last.value_or(0), note.t);
-  }
-  if (last.has_value()) *last += absl::ToInt64Nanoseconds(limits.settle);
-  return last;
-}
-
 // From when on only keys that were left unfinished are asked for.
 std::optional<std::int64_t> ClosingAt(const Run& run) {
   for (const NoteEvent& note : run.notes) {
     if (note.phase == Phase::kClosing) return note.t;
   }
   return std::nullopt;
+}
+
+// nullopt: no end of a fault was noted, or one never ended.
+std::optional<Settled> SettledIn(const Run& run, const Limits& limits) {
+  if (HasEndlessFault(run)) return std::nullopt;
+  std::optional<std::int64_t> last;
+  for (const NoteEvent& note : run.notes) {
+    if (note.phase == Phase::kEnd) last = std::max(last.value_or(0), note.t);
+  }
+  if (!last.has_value()) return std::nullopt;
+  Settled settled{.from = *last + absl::ToInt64Nanoseconds(limits.settle)};
+  if (const auto closing = ClosingAt(run)) settled.until = *closing;
+  return settled;
 }
 
 void Count(const RecordId& id, const KeyHistory& key, Findings& findings) {
@@ -102,9 +103,9 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings) {
       absl::ToInt64Milliseconds(clock->greatest_error());
   const std::int64_t end =
       MonotonicNow() + absl::ToInt64Nanoseconds(limits.budget);
-  const std::optional<std::int64_t> settled = SettledAt(run, limits);
+  const std::optional<Settled> settled = SettledIn(run, limits);
   const std::optional<std::int64_t> closing = ClosingAt(run);
-  ReturnCheck returns(limits, settled.value_or(0), findings);
+  ReturnCheck returns(settled.value_or(Settled{}), findings);
   for (const auto& [id, key] : run.keys) {
     if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(

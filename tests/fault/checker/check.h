@@ -20,16 +20,19 @@
 //        record
 //   L3   calls that end after their deadline, or never while their caller
 //        lived; of commands on a stream only the unit tests can tell. After the
-//        last fault: claims that waited longer than they had asked; and as
-//        shares, claims that did not wait, or waited on when the owner had
-//        ended, and calls without an answer of the server's
+//        last fault, as shares: claims that did not wait, that waited longer
+//        than they had asked, or waited on when the owner had ended, and calls
+//        without an answer of the server's
 //   L4   calls after the last fault: so many must end with a decision
-// L1, L2, L4 and what L3 says of waits need a note of the end of a fault, and
-// leave out calls with hardly any deadline or that their caller cancelled.
+// Keys left unfinished need a note of `closing`, and calls from then on count
+// for them alone. All else of L1, L2 and L4, and the shares of L3, need a note
+// of the end of a fault, and leave out calls with hardly any deadline or that
+// their caller cancelled.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_CHECK_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -65,6 +68,17 @@ absl::Status Check(const Run& run, const Limits& limits, Findings& findings);
 
 // ---- Its parts.
 
+// From when on faults have been got over, until only keys that were left
+// unfinished are asked for. What is asked then says nothing of the traffic.
+struct Settled {
+  std::int64_t from = 0;
+  std::int64_t until = std::numeric_limits<std::int64_t>::max();
+
+  bool IsBegunIn(const Operation& operation) const {
+    return operation.call.t >= from && operation.call.t < until;
+  }
+};
+
 // S7, in part: a refused response leaves evidence.
 void CheckEvidence(const RecordId& id, const KeyHistory& key,
                    Findings& findings);
@@ -80,23 +94,23 @@ void CheckFinalTable(const RecordId& id, const KeyHistory& key,
 void CheckIsolation(const Run& run, Findings& findings);
 // L1, L2 of one record, once faults have ended.
 void CheckProgress(const States& states, const Limits& limits,
-                   std::int64_t settled, Findings& findings);
+                   const Settled& settled, Findings& findings);
 // The same of one that was left unfinished, if it is asked for from `closing`
 // on.
 void CheckLeftKey(const States& states, const Limits& limits,
                   std::int64_t closing, Findings& findings);
 // L4
-void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
+void CheckGoodput(const Run& run, const Limits& limits, const Settled& settled,
                   Findings& findings);
 
 // L3
 void CheckReturns(const Run& run, const Limits& limits, Findings& findings);
 
-// L3, of calls from `settled` on.
+// L3, of calls that are begun in `settled`.
 class ReturnCheck {
  public:
-  ReturnCheck(const Limits& limits, std::int64_t settled, Findings& findings)
-      : limits_(limits), settled_(settled), findings_(findings) {}
+  ReturnCheck(const Settled& settled, Findings& findings)
+      : settled_(settled), findings_(findings) {}
 
   // Of every record once.
   void Add(const States& states);
@@ -106,14 +120,8 @@ class ReturnCheck {
   void CountSilent(const Operation& operation);
   void CheckWait(const Operation& claim, const States& states);
 
-  const Limits& limits_;
-  const std::int64_t settled_;
+  const Settled settled_;
   Findings& findings_;
-  // Of claims that were to wait: told InProgress too early, or too late; told
-  // something else after a while.
-  std::int64_t cut_short_ = 0;
-  std::int64_t overslept_ = 0;
-  std::int64_t woken_ = 0;
 };
 
 // Did it end by its caller's will, or too soon to say anything of the service?

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/functional/function_ref.h"
 #include "tests/fault/checker/story.h"
 
 namespace idempotency::fault {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
@@ -90,8 +92,8 @@ TEST(DatabaseClockTest, WhatItShowedBetween) {
   const auto [earliest, latest] = clock.Between(1800 * kMs, 2100 * kMs);
   EXPECT_LE(earliest, At(1500));
   EXPECT_GE(latest, At(1999));
-  EXPECT_GE(clock.LatestUntil(2100 * kMs), At(1999));
-  EXPECT_LT(clock.LatestUntil(1000 * kMs), At(1005));
+  EXPECT_GE(Ms(clock.VariationBetween(1800 * kMs, 2100 * kMs)), 500);
+  EXPECT_LT(Ms(clock.VariationBetween(1000 * kMs, 1800 * kMs)), 5);
 }
 
 TEST(DatabaseClockTest, ASlowReadingIsLeftOut) {
@@ -121,6 +123,82 @@ TEST(DatabaseClockTest, AStepHidesNothingElsewhere) {
   EXPECT_THAT(story.Broken(), IsEmpty());
   answer.t = early;
   EXPECT_THAT(story.Broken(), Contains(StartsWith("S1:")));
+}
+
+// ---- A clock that is set back.
+
+void Read(Story& story, absl::Duration later = absl::ZeroDuration()) {
+  story.clocks.push_back({.t = story.t() + absl::ToInt64Nanoseconds(later),
+                          .database_us = absl::ToUnixMicros(story.now()),
+                          .error_ns = 1000});
+}
+
+// Does the `rest` of the story when the clock has been set back.
+void SetBack(Story& story, absl::Duration by, absl::FunctionRef<void()> rest) {
+  const std::size_t calls = story.calls.size();
+  const std::size_t answers = story.answers.size();
+  Read(story);
+  story.Advance(absl::Microseconds(1) - by);
+  Read(story, by);
+  rest();
+  Read(story, by);
+  const std::int64_t later = absl::ToInt64Nanoseconds(by);
+  for (auto i = calls; i < story.calls.size(); ++i) story.calls[i].t += later;
+  for (auto i = answers; i < story.answers.size(); ++i) {
+    story.answers[i].t += later;
+  }
+}
+
+TEST(ClockSetBackTest, S3ALeaseThatBeganLaterRunsAllTheSame) {
+  Story story;
+  AnswerEvent* claimed = nullptr;
+  SetBack(story, absl::Hours(1), [&] {
+    story.Advance(absl::Milliseconds(10));
+    claimed = &story.Claim("c1-1", kAnn);
+    story.Advance(absl::Milliseconds(1100));
+    story.Claim("c2-1", kBob);
+  });
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  claimed->lease_us *= 3;
+  EXPECT_THAT(story.Broken(), Contains(HasSubstr("was given the key while")));
+}
+
+TEST(ClockSetBackTest, S3ALeaseThatTheClockPassedBeforeIsOver) {
+  Story story;
+  story.Claim("c1-1", kAnn);
+  story.Advance(absl::Milliseconds(1100));
+  const CallEvent takes = story.ClaimCall("c2-1", kBob);
+  story.Send(takes);
+  const AnswerEvent told = story.Decide(takes);
+  // It is logged when the clock has been set back.
+  story.changes.back().row.at -= absl::Seconds(5);
+  SetBack(story, absl::Seconds(5), [&] { story.Answer(told); });
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  story.clocks.resize(1);
+  story.answer("c2-1").t = story.call("c2-1").t + kMs;
+  EXPECT_THAT(story.Broken(), Contains(StartsWith("S3:")));
+}
+
+TEST(ClockSetBackTest, S2ANewLifeBeginsWithTheClock) {
+  Story story;
+  story.Claim("c1-1", kAnn);
+  story.Release("c1-2", kAnn, SaidDisposition::kOutcomeUnknown);
+  AnswerEvent* last = nullptr;
+  SetBack(story, absl::Seconds(8), [&] {
+    // One more than the first, though the clock is behind.
+    story.Claim("c2-1", kBob);
+    story.Finalize("c2-2", kBob);
+    story.Advance(absl::Seconds(4));
+    story.Sweep();
+    story.Claim("c3-1", kCat);
+    story.Release("c3-2", kCat, SaidDisposition::kOutcomeUnknown);
+    last = &story.Claim("c4-1", kDan);
+  });
+  ASSERT_LT(last->fencing, story.answer("c1-1").fencing);
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  last->fencing = story.answer("c3-1").fencing - 1;
+  story.last().fencing_token = last->fencing;
+  EXPECT_THAT(story.Broken(), Contains(StartsWith("S2:")));
 }
 
 }  // namespace

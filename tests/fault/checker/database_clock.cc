@@ -1,6 +1,7 @@
 #include "tests/fault/checker/database_clock.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace idempotency::fault {
 namespace {
@@ -110,11 +111,16 @@ DatabaseClock::Bounds DatabaseClock::Between(std::int64_t from,
   return {absl::FromUnixNanos(earliest), absl::FromUnixNanos(latest)};
 }
 
-absl::Time DatabaseClock::LatestUntil(std::int64_t t) const {
-  const std::size_t i = IndexAt(t);
-  std::int64_t latest = t + segments_[i].high;
-  if (i > 0) latest = std::max(latest, segments_[i - 1].latest_so_far);
-  return absl::FromUnixNanos(latest);
+absl::Duration DatabaseClock::VariationBetween(std::int64_t from,
+                                               std::int64_t until) const {
+  const std::size_t last = IndexAt(std::max(from, until));
+  std::int64_t low = std::numeric_limits<std::int64_t>::max();
+  std::int64_t high = std::numeric_limits<std::int64_t>::min();
+  for (std::size_t i = IndexAt(from); i <= last; ++i) {
+    low = std::min(low, segments_[i].low);
+    high = std::max(high, segments_[i].high);
+  }
+  return absl::Nanoseconds(high - low);
 }
 
 std::int64_t DatabaseClock::FirstAt(absl::Time time) const {

@@ -30,8 +30,8 @@ class DatabaseClock {
   // What it can have shown from `from` to `until`.
   Bounds Between(std::int64_t from, std::int64_t until) const;
   Bounds At(std::int64_t t) const { return Between(t, t); }
-  // It showed no later time at `t` or before.
-  absl::Time LatestUntil(std::int64_t t) const;
+  // By how much it was ahead at most more than at least, as it is placed.
+  absl::Duration VariationBetween(std::int64_t from, std::int64_t until) const;
 
   // When it showed `time`, if it did: not before FirstAt(), not after LastAt().
   std::int64_t FirstAt(absl::Time time) const;

@@ -30,6 +30,7 @@
 namespace idempotency::fault {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -217,7 +218,14 @@ TEST_F(DumpTest, TheProgramEndsWithWhatItFound) {
                      .result = EffectResult::kExecuted});
   EXPECT_EQ(check(all), 1);
   EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
+              HasSubstr("\nchecked operations=1"));
+  EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
               testing::StartsWith("S14 fault/r17 "));
+  Append(NoteEvent{.t = 1, .fault = "test", .phase = Phase::kBegin});
+  EXPECT_EQ(check(all), 1);
+  EXPECT_THAT(ReadFile(folder_->path() + "/checker.log"),
+              AllOf(HasSubstr("\nunfinished operations=1"),
+                    HasSubstr("a fault was begun and never ended")));
 }
 
 TEST_F(DumpTest, ADeletionIsLoggedWithWhatWasDeleted) {

@@ -23,14 +23,18 @@ struct Counts {
   std::int64_t finals = 0;   // changes to a recorded response
   // Decided calls that began when the faults had been got over.
   std::int64_t after_faults = 0;
-  // Of calls from then on: by themselves; those that ended without an answer
-  // of the server's; claims that were told InProgress though they were to wait,
-  // and of them too early, and too late.
+  // Of unary calls from then on: all; those that ended without an answer of the
+  // server's.
   std::int64_t settled = 0;
   std::int64_t silent = 0;
+  // Of claims from then on that were to wait: told InProgress; of them before
+  // the wait was over, long after that, and long after the owner had ended.
+  // Told something else after a while.
   std::int64_t waits = 0;
   std::int64_t cut_short = 0;
+  std::int64_t overlong = 0;
   std::int64_t overslept = 0;
+  std::int64_t woken = 0;
   // Keys that callers left unfinished, and how many of all were asked for.
   std::int64_t left = 0;
   std::int64_t left_asked = 0;

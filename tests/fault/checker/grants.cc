@@ -1,10 +1,14 @@
 #include "tests/fault/checker/grants.h"
 
+#include <algorithm>
+
 namespace idempotency::fault {
 
 LoggedGrants GrantsOf(const KeyHistory& key) {
   LoggedGrants grants;
-  for (const Change& change : key.changes) {
+  absl::Time claimed = absl::InfinitePast();
+  for (std::size_t i = 0; i < key.changes.size(); ++i) {
+    const Change& change = key.changes[i];
     const Record& record = change.row.record;
     // A Release that frees the key raises the count for the next grant.
     const auto [grant, is_new] = grants.try_emplace(
@@ -12,7 +16,10 @@ LoggedGrants GrantsOf(const KeyHistory& key) {
         LoggedGrant{.created_at = record.created_at,
                     .claimed_at = record.claimed_at,
                     .freed_count = record.freed_count,
-                    .on_server_error = record.policy.on_server_error});
+                    .on_server_error = record.policy.on_server_error,
+                    .changes_before = i,
+                    .claimed_before = claimed});
+    claimed = std::max(claimed, record.claimed_at);
     grant->second.recorded |= record.state == RecordState::kFinal;
   }
   return grants;

@@ -2,6 +2,7 @@
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_GRANTS_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_GRANTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 
@@ -17,6 +18,10 @@ struct LoggedGrant {
   std::int32_t freed_count = 0;  // n of its downstream key
   OnServerError on_server_error = OnServerError::kRelease;
   bool recorded = false;  // it ended with a recorded response
+  // How many changes of the key the log has before it, and when the clock was
+  // furthest at the grants among them.
+  std::size_t changes_before = 0;
+  absl::Time claimed_before = absl::InfinitePast();
 };
 
 // By fencing token.

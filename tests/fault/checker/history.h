@@ -65,9 +65,9 @@
 //
 //   note     what the harness did.
 //     *t
-//     fault    class of the fault; phase: begin, end. Or without a fault,
-//     phase:
-//              closing. All faults and callers have ended; what is called from
+//     fault    class of the fault, with phase
+//     phase    begin or end of the fault; or without one
+//              closing: all faults and callers have ended; what is called from
 //              now on asks for the keys that were left unfinished
 //     caller   with a fault that is done to a caller: what its operations are
 //              called before the '-'. What it is late for proves nothing.

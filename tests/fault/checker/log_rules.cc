@@ -34,7 +34,8 @@ class LogCheck {
       Violate("S17", "the log has a gap, or the table went back, before " +
                          states_.NameOf(i));
     }
-    absl::Time now = change.row.at;
+    const absl::Time decided = states_.DecidedBy(i);
+    absl::Time now = decided;
     if (after != nullptr &&
         (before == nullptr || before->fencing_token != after->fencing_token)) {
       now = std::min(now, after->claimed_at);
@@ -45,7 +46,7 @@ class LogCheck {
       Violate(promise, what + ": " + states_.NameOf(i));
     };
     CheckChange(before, after, now, AskedFor(after), broken);
-    CheckTimes(before, after, change.row.at, broken);
+    CheckTimes(before, after, decided, broken);
   }
 
   Asked AskedFor(const Record* after) const {
@@ -66,8 +67,9 @@ class LogCheck {
     if (before == nullptr && after.claimed_at < claimed_at_) {
       fencing_token_ = 0;
       owners_.clear();
+      claimed_at_ = absl::InfinitePast();
     }
-    claimed_at_ = after.claimed_at;
+    claimed_at_ = std::max(claimed_at_, after.claimed_at);
     if (after.fencing_token < fencing_token_) {
       Violate("S2", "fencing token " + std::to_string(after.fencing_token) +
                         " was granted after " + std::to_string(fencing_token_));
@@ -86,6 +88,7 @@ class LogCheck {
   Findings& findings_;
   std::map<std::int64_t, Uuid> owners_{};  // by fencing token
   std::int64_t fencing_token_ = 0;
+  // The furthest that the clock was at a grant.
   absl::Time claimed_at_ = absl::InfinitePast();
 };
 

@@ -41,11 +41,13 @@ the outside world against the promises of the coordinator: S1 to S20, L1 to L4.
   --budget=60s       give up after that: a check not made to its end is none
   --late=100ms       a call may end so much after its deadline (L3)
   --settle=5s        so long after the end of the last noted fault the service
-                     has to work again (L1, L2, L4)
+                     has to work again (L1, L2, L4, and the shares of L3)
   --patience=2s      all calls of a record may fail for so long after that, as
                      those of a client that finds its way back (L1, L2)
   --left_patience=5s so soon has a key that was left unfinished to be had, after
-                     it was asked for or its lease was over (L1, L2)
+                     it was asked for or its lease was over (L1, L2): where
+                     a `closing` note says from when on they are asked for.
+                     What is called from then on counts for nothing else
   --decided=0.99     the share of the calls from then on that have to end with a
                      decision (L4)
   --body_bytes_max=10000
@@ -71,9 +73,11 @@ up:
 
   checked operations=.. decided=.. keys=.. unknown=.. grants=.. finals=..
   changes=.. effects=.. after_faults=.. settled=.. silent=.. waits=..
-  cut_short=.. overslept=.. left=.. left_asked=.. overlapping_owners=..
-  late_changes=.. defects=.. clock_error_ms=.. clock_error_max_ms=..
-  seconds=.. violations=..
+  cut_short=.. overlong=.. overslept=.. woken=.. left=.. left_asked=..
+  overlapping_owners=.. late_changes=.. defects=.. clock_error_ms=..
+  clock_error_max_ms=.. seconds=.. violations=..
+
+It begins with `unfinished` if the check did not come to its end.
 
   unknown            calls that ended without a decision
   grants, finals     claims told that the key is theirs; recorded responses,
@@ -81,9 +85,10 @@ up:
   after_faults       calls decided after the last fault and --settle
   settled, silent    unary calls that ended since then; without an answer of the
                      server's by their deadline
-  waits, cut_short, overslept
-                     claims told InProgress since then that were to wait;
-                     that did not; that waited on when the owner had ended
+  waits, cut_short, overlong, overslept, woken
+                     claims told InProgress since then that were to wait; that
+                     did not; that waited longer; that waited on when the owner
+                     had ended; and those told something else after a while
   left, left_asked   keys that callers left unfinished; asked for at the end
   overlapping_owners effects by somebody whom another had taken over from:
                      allowed, and why there are fencing tokens
@@ -93,7 +98,8 @@ up:
                      tenth of the run; clock_error_max_ms: all of them
 
 Exit status: 0 all promises kept, 1 some broken, 2 not checked: also where
-nothing was changed, or a fault has no end.
+nothing was changed, or a fault has no end. It is 1 also where a check that did
+not come to its end had found some broken.
 )";
 
 // The value of --name=value, if `argument` is that.
@@ -168,7 +174,7 @@ std::string Take(const std::string& argument, Files& files, Limits& limits,
   return ok ? "" : "no such value: " + argument;
 }
 
-void Print(const Findings& findings, double seconds) {
+void Print(const Findings& findings, bool is_finished, double seconds) {
   for (const Violation& violation : findings.violations()) {
     const std::string where =
         violation.id.scope.empty()
@@ -178,7 +184,7 @@ void Print(const Findings& findings, double seconds) {
                 violation.what.c_str());
   }
   const Counts& counts = findings.counts;
-  std::printf("checked");
+  std::printf(is_finished ? "checked" : "unfinished");
   const auto print = [](const char* name, std::int64_t number) {
     std::printf(" %s=%lld", name, static_cast<long long>(number));
   };
@@ -195,7 +201,9 @@ void Print(const Findings& findings, double seconds) {
   print("silent", counts.silent);
   print("waits", counts.waits);
   print("cut_short", counts.cut_short);
+  print("overlong", counts.overlong);
   print("overslept", counts.overslept);
+  print("woken", counts.woken);
   print("left", counts.left);
   print("left_asked", counts.left_asked);
   print("overlapping_owners", counts.overlapping_owners);
@@ -205,6 +213,7 @@ void Print(const Findings& findings, double seconds) {
   print("clock_error_max_ms", counts.clock_error_max_ms);
   std::printf(" seconds=%.2f violations=%zu\n", seconds,
               findings.violations().size());
+  std::fflush(stdout);
 }
 
 // Why nothing can be said after no violation was found; empty: it can.
@@ -258,9 +267,11 @@ int main(int argc, char** argv) {
   Findings findings;
   limits.budget -= absl::Now() - begin;
   const absl::Status status = idempotency::fault::Check(*run, limits, findings);
-  Print(findings, absl::ToDoubleSeconds(absl::Now() - begin));
+  Print(findings, status.ok(), absl::ToDoubleSeconds(absl::Now() - begin));
+  const int refused =
+      status.ok() ? kClean : Refuse(std::string(status.message()));
   if (!findings.violations().empty()) return kViolations;
-  if (!status.ok()) return Refuse(std::string(status.message()));
+  if (!status.ok()) return refused;
   const std::string why = WhyNothingSaid(findings.counts, least);
   return why.empty() ? kClean : Refuse(why);
 }

@@ -14,13 +14,9 @@ namespace {
 constexpr int kTriedInVainMin = 3;
 constexpr std::int64_t kGoodputCallsMin = 20;
 
-bool IsDecided(const Operation& operation) {
-  return operation.certainty == Certainty::kFact;
-}
-
 // Did it fail for want of a working service? Not if its own fault refused it.
 bool IsInVain(const Operation& operation) {
-  if (IsDecided(operation)) return false;
+  if (operation.is_decided()) return false;
   if (!operation.answer.has_value()) return true;
   const std::string& reason = operation.answer->reason;
   return reason != "INVALID_FIELD" && reason != "UNKNOWN_POLICY" &&
@@ -50,22 +46,22 @@ struct InVain {
 };
 
 // What came of asking for one key that was left unfinished.
-class LeftKey {
+class AskedAtTheEnd {
  public:
-  LeftKey(const States& states, absl::Duration patience)
+  AskedAtTheEnd(const States& states, absl::Duration patience)
       : states_(states), patience_(absl::ToInt64Nanoseconds(patience)) {}
 
   // In the order of their calls.
   void Add(const Operation& operation) {
     if (operation.call.kind == Kind::kLookup) {
       first_lookup_ = std::min(first_lookup_, operation.call.t);
-      if (IsDecided(operation)) {
+      if (operation.is_decided()) {
         looked_up_ = std::min(looked_up_, operation.answer->t);
       }
     }
     if (operation.call.kind != Kind::kClaim) return;
     first_claim_ = std::min(first_claim_, operation.call.t);
-    if (IsDecided(operation)) last_ = &operation;
+    if (operation.is_decided()) last_ = &operation;
   }
 
   bool is_asked() const { return first_claim_ != kNever; }
@@ -127,7 +123,7 @@ void CheckLeftKey(const States& states, const Limits& limits,
                   std::int64_t closing, Findings& findings) {
   const Record* const state = states.at(states.LastAt(closing));
   if (state != nullptr && IsUnfinished(*state)) ++findings.counts.left;
-  LeftKey key(states, limits.left_patience);
+  AskedAtTheEnd key(states, limits.left_patience);
   for (const Operation& operation : states.key().operations) {
     if (operation.call.t >= closing) key.Add(operation);
   }
@@ -143,15 +139,16 @@ void CheckLeftKey(const States& states, const Limits& limits,
 }
 
 void CheckProgress(const States& states, const Limits& limits,
-                   std::int64_t settled, Findings& findings) {
+                   const Settled& settled, Findings& findings) {
   InVain all;
   InVain dead_owner;
   bool decided = false;
   for (const Operation& operation : states.key().operations) {
-    if (operation.call.t < settled || SaysNothing(operation)) continue;
+    if (!settled.IsBegunIn(operation) || SaysNothing(operation)) continue;
     if (!IsInVain(operation)) {
       decided = true;
-      dead_owner = {};
+      // Whoever only looks does not get it.
+      if (operation.call.kind == Kind::kClaim) dead_owner = {};
       continue;
     }
     all.Add(operation);
@@ -174,16 +171,16 @@ void CheckProgress(const States& states, const Limits& limits,
                        " calls after the last fault, and none decided");
 }
 
-void CheckGoodput(const Run& run, const Limits& limits, std::int64_t settled,
+void CheckGoodput(const Run& run, const Limits& limits, const Settled& settled,
                   Findings& findings) {
   std::int64_t calls = 0;
   std::int64_t in_vain = 0;
   std::int64_t& decided = findings.counts.after_faults;
   for (const auto& [id, key] : run.keys) {
     for (const Operation& operation : key.operations) {
-      if (operation.call.t < settled || SaysNothing(operation)) continue;
+      if (!settled.IsBegunIn(operation) || SaysNothing(operation)) continue;
       ++calls;
-      if (IsDecided(operation)) ++decided;
+      if (operation.is_decided()) ++decided;
       if (IsInVain(operation)) ++in_vain;
     }
   }

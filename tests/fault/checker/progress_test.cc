@@ -8,7 +8,9 @@ namespace idempotency::fault {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 auto Breaks(const std::string& number) {
@@ -37,6 +39,30 @@ TEST(ProgressTest, L1TheKeyOfADeadOwnerCanBeClaimed) {
   EXPECT_THAT(story.Broken(), IsEmpty());
   TryInVain(story, 1);
   EXPECT_THAT(story.Broken(), Breaks("L1"));
+}
+
+// Two claims in vain, `between`, and one more.
+Story InVainAround(void (*between)(Story&)) {
+  Story story;
+  story.policy.retention = absl::Hours(1);
+  story.Claim("c1-1", kAnn);
+  story.Note(Phase::kEnd);
+  story.Advance(story.limits.settle + absl::Seconds(1));
+  TryInVain(story, 2);
+  between(story);
+  TryInVain(story, 1);
+  return story;
+}
+
+TEST(ProgressTest, L1OnlyAClaimShowsThatTheKeyIsHad) {
+  const Story claimed = InVainAround([](Story& story) {
+    story.Claim("c3-1", kCat);
+    story.Advance(absl::Seconds(2));
+  });
+  EXPECT_THAT(claimed.Broken(), IsEmpty());
+  const Story looked_up =
+      InVainAround([](Story& story) { story.Lookup("c3-1"); });
+  EXPECT_THAT(looked_up.Broken(), Breaks("L1"));
 }
 
 TEST(ProgressTest, AFaultThatNeverEndsIsNoCheck) {
@@ -96,23 +122,6 @@ TEST(ProgressTest, L3ACallEndsAtAllWhileItsCallerLives) {
   EXPECT_THAT(story.Broken(), IsEmpty());
   story.Advance(absl::Seconds(2));
   story.Lookup("c1-3");
-  EXPECT_THAT(story.Broken(), Breaks("L3"));
-}
-
-TEST(ProgressTest, L3NobodyWaitsLongerThanHeAsked) {
-  Story story;
-  story.policy.lease = absl::Seconds(9);
-  story.Note(Phase::kEnd);
-  story.Advance(story.limits.settle);
-  story.Claim("c1-1", kAnn);
-  CallEvent waits = story.ClaimCall("c2-1", kBob);
-  waits.wait_us = 200'000;
-  story.Send(waits);
-  story.Advance(absl::Milliseconds(250));
-  AnswerEvent& answer = story.Answer(story.Decide(waits));
-  ASSERT_EQ(answer.outcome, Outcome::kInProgress);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  story.call("c2-1").wait_us = 100'000;
   EXPECT_THAT(story.Broken(), Breaks("L3"));
 }
 
@@ -224,6 +233,36 @@ TEST(ProgressTest, L2AKeyLeftUnfinishedCanBeLookedUpAtTheEnd) {
   EXPECT_THAT(story.Broken(), Breaks("L2"));
 }
 
+// ---- What is called at the end counts for nothing else.
+
+TEST(ProgressTest, L2AStuckKeyIsStuckThoughItIsHadAtTheEnd) {
+  Story story;
+  story.Note(Phase::kEnd);
+  story.Advance(story.limits.settle);
+  TryInVain(story, 3);
+  story.Note(Phase::kClosing);
+  story.Lookup("l-1");
+  story.Claim("l-2", kAnn);
+  EXPECT_THAT(story.Broken(), Breaks("L2"));
+  EXPECT_EQ(story.Check().counts.after_faults, 0);
+  story.notes.pop_back();
+  EXPECT_THAT(story.Broken(), IsEmpty());
+}
+
+TEST(ProgressTest, L4CallsAtTheEndMakeUpForNone) {
+  Story story;
+  story.limits.decided_share = 0.9;
+  story.Note(Phase::kEnd);
+  story.Advance(story.limits.settle);
+  for (int i = 0; i < 17; ++i) story.Lookup("c1-" + std::to_string(i));
+  TryInVain(story, 3);
+  story.Note(Phase::kClosing);
+  for (int i = 0; i < 80; ++i) story.Lookup("l-" + std::to_string(i));
+  EXPECT_THAT(story.Broken(), Breaks("L4"));
+  story.notes.pop_back();
+  EXPECT_THAT(story.Broken(), IsEmpty());
+}
+
 // ---- Waits.
 
 // A claim that waits, told so much later what there is then.
@@ -249,24 +288,39 @@ void Settle(Story& story) {
 
 constexpr int kWaits = 25;
 
-TEST(ProgressTest, L3ACommandsWaitIsKnownToo) {
-  Story story;
-  Settle(story);
-  story.Claim("c1-1", kAnn);
-  Wait(story, absl::Milliseconds(200), absl::Milliseconds(280), Path::kBulk);
-  EXPECT_THAT(story.Broken(), IsEmpty());
-  story.calls.back().wait_us = 100'000;
-  EXPECT_THAT(story.Broken(), Breaks("L3"));
+TEST(ProgressTest, L3NobodyWaitsLongerThanHeAsked) {
+  // Of a command's wait, histories tell as much.
+  for (const Path path : {Path::kUnary, Path::kBulk}) {
+    Story story;
+    Settle(story);
+    story.Claim("c1-1", kAnn);
+    for (int i = 0; i < kWaits; ++i) {
+      Wait(story, absl::Milliseconds(700), absl::Milliseconds(1150), path);
+    }
+    EXPECT_THAT(story.Broken(), IsEmpty());
+    EXPECT_EQ(story.Check().counts.overlong, 0);
+    int longer = 0;
+    for (CallEvent& call : story.calls) {
+      if (call.wait_us == 0) continue;
+      call.wait_us = 600'000;
+      if (++longer == kWaits / 5) {
+        EXPECT_THAT(story.Broken(), IsEmpty());
+      }
+    }
+    EXPECT_THAT(story.Broken(), Breaks("L3"));
+  }
 }
 
 TEST(ProgressTest, L3AWaitEndsBeforeTheDeadline) {
   Story story;
   Settle(story);
   story.Claim("c1-1", kAnn);
-  Wait(story, absl::Seconds(2), absl::Seconds(1));
-  story.calls.back().deadline_us = 1'050'000;
+  for (int i = 0; i < kWaits; ++i) {
+    Wait(story, absl::Seconds(2), absl::Seconds(1));
+    story.calls.back().deadline_us = 1'050'000;
+  }
   EXPECT_THAT(story.Broken(), IsEmpty());
-  story.calls.back().deadline_us = 950'000;
+  for (CallEvent& call : story.calls) call.deadline_us = 9'000'000;
   EXPECT_THAT(story.Broken(), Breaks("L3"));
 }
 
@@ -288,6 +342,22 @@ TEST(ProgressTest, L3ClaimsWaitForAsLongAsTheyAsk) {
     }
   }
   EXPECT_THAT(story.Broken(), Breaks("L3"));
+}
+
+TEST(ProgressTest, WaitsAtTheEndAreNone) {
+  Story story;
+  Settle(story);
+  story.Claim("c1-1", kAnn);
+  story.Note(Phase::kClosing);
+  for (int i = 0; i < kWaits; ++i) {
+    Wait(story, absl::Milliseconds(200), absl::Milliseconds(100));
+    story.Advance(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(story.Check().counts.waits, 0);
+  EXPECT_EQ(story.Check().counts.settled, 1);
+  EXPECT_THAT(story.Broken(), Not(Contains(HasSubstr("were to wait"))));
+  story.notes.pop_back();
+  EXPECT_THAT(story.Broken(), Contains(HasSubstr("were to wait")));
 }
 
 // An owner ends after a while; whoever waits is told so, or only at the end of

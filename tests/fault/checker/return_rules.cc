@@ -21,11 +21,15 @@ constexpr std::int64_t kWaitsMin = 20;
 // A machine is busy at times, and a server may end a wait early when the store
 // fails it.
 constexpr double kCutShortMax = 0.2;
+constexpr double kOverlongMax = 0.2;
 constexpr double kOversleptMax = 0.3;
 constexpr double kSilentMax = 0.02;
 // A wait that ends so much early has been cut short. Its time is counted from
 // the request's arrival.
 constexpr std::int64_t kEarlyNs = 5'000'000;
+// And one that ends so much late was longer than asked for. Callers' deadlines
+// come later.
+constexpr std::int64_t kOverlongNs = 500'000'000;
 // Who waits finds out so late at most that the owner has ended, and after an
 // eighth of the time that he has waited.
 constexpr std::int64_t kOversleepNs = 500'000'000;
@@ -130,13 +134,13 @@ void CheckReturns(const Run& run, const Limits& limits, Findings& findings) {
 
 void ReturnCheck::Add(const States& states) {
   for (const Operation& operation : states.key().operations) {
-    if (operation.call.t < settled_ || SaysNothing(operation) ||
+    if (!settled_.IsBegunIn(operation) || SaysNothing(operation) ||
         !operation.answer.has_value()) {
       continue;
     }
     CountSilent(operation);
-    if (operation.certainty == Certainty::kFact &&
-        operation.call.kind == Kind::kClaim && WaitOf(operation.call) > 0) {
+    if (operation.is_decided() && operation.call.kind == Kind::kClaim &&
+        WaitOf(operation.call) > 0) {
       CheckWait(operation, states);
     }
   }
@@ -152,42 +156,43 @@ void ReturnCheck::CountSilent(const Operation& operation) {
 }
 
 void ReturnCheck::CheckWait(const Operation& claim, const States& states) {
+  Counts& counts = findings_.counts;
   const std::int64_t wait = WaitOf(claim.call);
   const std::int64_t waited = claim.answer->t - claim.call.t;
   if (claim.answer->outcome != Outcome::kInProgress) {
-    woken_ += waited > kOversleepNs;
+    counts.woken += waited > kOversleepNs;
     return;
   }
-  if (waited > wait + absl::ToInt64Nanoseconds(limits_.late)) {
-    findings_.Violate("L3", states.id(),
-                      claim.name() + " waited longer than it had asked");
-  }
-  ++findings_.counts.waits;
-  cut_short_ += waited < wait - kEarlyNs;
+  ++counts.waits;
+  counts.cut_short += waited < wait - kEarlyNs;
+  counts.overlong += waited > wait + kOverlongNs;
   const std::int64_t slack = kOversleepNs + waited / kLookShare;
-  overslept_ += EndOfAttempt(claim, states) < claim.answer->t - slack;
+  counts.overslept += EndOfAttempt(claim, states) < claim.answer->t - slack;
 }
 
 void ReturnCheck::Finish() {
-  Counts& counts = findings_.counts;
-  counts.cut_short = cut_short_;
-  counts.overslept = overslept_;
+  const Counts& counts = findings_.counts;
   if (IsShareAbove(counts.silent, counts.settled, kSilentMax)) {
     findings_.Violate("L3", {},
                       OutOf(counts.silent, counts.settled) +
                           " calls after the last fault had no answer of the "
                           "server's by their deadlines");
   }
-  if (IsShareAbove(cut_short_, counts.waits, kCutShortMax)) {
+  if (IsShareAbove(counts.cut_short, counts.waits, kCutShortMax)) {
     findings_.Violate("L3", {},
-                      OutOf(cut_short_, counts.waits) +
+                      OutOf(counts.cut_short, counts.waits) +
                           " claims that were to wait were told InProgress "
                           "before");
   }
-  const std::int64_t ended = woken_ + overslept_;
-  if (IsShareAbove(overslept_, ended, kOversleptMax)) {
+  if (IsShareAbove(counts.overlong, counts.waits, kOverlongMax)) {
     findings_.Violate("L3", {},
-                      OutOf(overslept_, ended) +
+                      OutOf(counts.overlong, counts.waits) +
+                          " claims waited longer than they had asked");
+  }
+  const std::int64_t ended = counts.woken + counts.overslept;
+  if (IsShareAbove(counts.overslept, ended, kOversleptMax)) {
+    findings_.Violate("L3", {},
+                      OutOf(counts.overslept, ended) +
                           " claims waited on when the owner had long ended");
   }
 }

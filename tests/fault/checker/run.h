@@ -35,6 +35,7 @@ struct Operation {
   Certainty certainty = Certainty::kUnknown;
 
   const std::string& name() const { return call.op; }
+  bool is_decided() const { return certainty == Certainty::kFact; }
   // nullptr: it has none.
   const Uuid* token() const;
 };

@@ -15,12 +15,6 @@
 namespace idempotency::fault {
 namespace {
 
-constexpr std::size_t kEvidenceMax = 16;
-
-bool IsDecided(const Operation& operation) {
-  return operation.certainty == Certainty::kFact;
-}
-
 std::string Name(const RecordId& id) { return id.scope + " " + id.key; }
 
 // The record as the log leaves it; nullptr: none.
@@ -73,7 +67,7 @@ void CheckFinalTable(const RecordId& id, const KeyHistory& key,
                      "the table does not hold what the log ends with");
   }
   for (const Operation& operation : key.operations) {
-    if (!IsDecided(operation) ||
+    if (!operation.is_decided() ||
         (operation.answer->outcome != Outcome::kRecorded &&
          operation.answer->outcome != Outcome::kRecordedWithoutBody) ||
         IsLogged(operation, key)) {
@@ -129,9 +123,12 @@ void CheckEvidence(const RecordId& id, const KeyHistory& key,
                          FormatUuid(conflict.claim_token) +
                          " that nobody was refused");
   }
-  if (key.conflicts.size() >= kEvidenceMax) return;  // no more are kept
+  // No more are kept.
+  if (key.conflicts.size() >= idempotency::limits::kConflictsPerRecordMax) {
+    return;
+  }
   for (const Operation& operation : key.operations) {
-    if (operation.call.kind != Kind::kFinalize || !IsDecided(operation) ||
+    if (operation.call.kind != Kind::kFinalize || !operation.is_decided() ||
         operation.answer->code == "OK") {
       continue;
     }

@@ -9,6 +9,11 @@
 namespace idempotency::fault {
 namespace {
 
+// A call takes so long at most from its decision to its place in the log.
+constexpr std::int64_t kDecidedBeforeNs = 5'000'000'000;
+// What readings of a clock that nobody sets differ by.
+constexpr absl::Duration kSteady = absl::Milliseconds(10);
+
 const char* NameOf(RecordState state) {
   switch (state) {
     case RecordState::kUnfinished:
@@ -44,6 +49,14 @@ States::States(const RecordId& id, const KeyHistory& key,
       by_token_[*token].push_back(&operation);
     }
   }
+}
+
+absl::Time States::DecidedBy(std::size_t i) const {
+  const std::int64_t from = EarliestOf(i) - kDecidedBeforeNs;
+  const std::int64_t until = LatestOf(i);
+  const absl::Time logged = ChangeTo(i).row.at;
+  if (clock_.VariationBetween(from, until) < kSteady) return logged;
+  return std::max(logged, clock_.Between(from, until).latest);
 }
 
 std::string States::NameOf(std::size_t i) const {
@@ -82,7 +95,7 @@ bool States::WasOver(const Record& state, std::int64_t t) const {
 Span States::SpanOfChange(const Operation& operation, std::size_t i) const {
   const std::int64_t called = operation.call.t;
   return {clock_.Between(called, std::max(called, LatestOf(i))).earliest,
-          ChangeTo(i).row.at};
+          DecidedBy(i)};
 }
 
 Span States::SpanOfRead(const Operation& operation, std::size_t i) const {

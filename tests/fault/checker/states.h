@@ -35,6 +35,9 @@ class States {
   // When it was made: not before, and not after.
   std::int64_t EarliestOf(std::size_t i) const { return made_[i].earliest; }
   std::int64_t LatestOf(std::size_t i) const { return made_[i].latest; }
+  // The same by the database's clock: not after. It is decided before it is
+  // logged, and the clock may have been set back meanwhile.
+  absl::Time DecidedBy(std::size_t i) const;
   std::string NameOf(std::size_t i) const;
 
   // ---- Monotonic times.

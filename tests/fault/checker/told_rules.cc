@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "server/core/limits.h"
 #include "tests/fault/checker/answer_rules.h"
 
 namespace idempotency::fault {
@@ -14,7 +15,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Microseconds(1);
 // With so much of a lease left there is time to wait for.
 constexpr absl::Duration kWorthWaiting = absl::Milliseconds(10);
-constexpr std::size_t kEvidenceMax = 16;
+constexpr std::size_t kEvidenceMax = limits::kConflictsPerRecordMax;
 
 class ToldCheck {
  public:
