@@ -129,7 +129,8 @@ class SimulatedContractDatabase final : public ContractDatabase {
   }
   std::vector<Evidence> EvidenceOf(const RecordId& id) override {
     std::vector<Evidence> evidence;
-    for (const KeptConflict& kept : ConflictsAbout(world_.database.conflicts(), id)) {
+    for (const KeptConflict& kept :
+         ConflictsAbout(world_.database.conflicts(), id)) {
       evidence.push_back(
           {.status_code = kept.status_code, .count = kept.count});
     }
