@@ -16,9 +16,9 @@ import urllib.parse
 _RECORDED = ("recorded", "recorded_without_body")
 # Answers that only tell what the record held: by kind of call, their outcomes.
 _READS = {"lookup": ("found", ""),
-          "claim": ("replay", "in_progress", "mismatch", "in_doubt"),
-          # A Release that is refused, or finds nothing to release, writes
-          # nothing.
+          # A renewal or a Release that is refused, or finds nothing to release,
+          # writes nothing.
+          "claim": ("replay", "in_progress", "mismatch", "in_doubt", ""),
           "release": ("not_released", "")}
 # What an answer breaks that tells of a state which never was.
 _BROKEN_BY_READS = ("S5", "S8", "S9", "S10", "S11", "S12", "S16", "S17")

@@ -27,6 +27,8 @@ answer op=c1-5 t=11 code=OK outcome=found
 call op=c1-6 t=100 kind=lookup scope=s key=k
 answer op=c1-6 t=101 code=OK outcome=found
 call op=c1-7 t=10 kind=claim scope=s key=k token=t
+call op=c1-8 t=10 kind=claim scope=s key=k token=t renew=5
+answer op=c1-8 t=11 code=FAILED_PRECONDITION reason=CLAIM_SUPERSEDED
 """
 
 
@@ -47,6 +49,8 @@ class PhantomsTest(unittest.TestCase):
                      "record explains it",
                      "S5 s k: Claim c1-2 was told in_progress, and no state of "
                      "the record explains it",
+                     "S12 s k: claim c1-8 was told CLAIM_SUPERSEDED, and no "
+                     "state of the record explains it",
                      "S17 s k: c1-1 and c1-2"):
             self.assertTrue(self.explain(line), line)
 
