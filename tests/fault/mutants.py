@@ -103,11 +103,12 @@ class _Hunt:
                    for fault_class in _classes(bug)}
         for name, fault_class in classes.items():
             _, broken, problem = self._play(fault_class)
-            if problem:
-                heard.append(f"without a bug, {name}: {problem}")
+            noises = [problem] if problem else []
             if broken:
-                heard.append(f"without a bug, {name}: "
-                             + " ".join(sorted(broken)))
+                noises.append(" ".join(sorted(broken)))
+            self._say(f"without a bug, {name}: "
+                      + ("; ".join(noises) or "silent"))
+            heard += [f"without a bug, {name}: {noise}" for noise in noises]
         return heard
 
     def _play(self, fault_class):
