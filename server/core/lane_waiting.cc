@@ -20,8 +20,10 @@ constexpr milliseconds kSweepInterval{20};
 // How often it is seen which waiters' callers have gone, or wait no longer.
 constexpr milliseconds kRollCallInterval{100};
 // Between two looks, so that each is for many keys, and so many times as long
-// as the last one took, so that calls have the store for the most part.
-constexpr milliseconds kLookPause{20};
+// as the last one took, so that calls have the store for the most part. What
+// took as long as a store needs to be given up says nothing of the next one.
+constexpr milliseconds kLookPauseMin{20};
+constexpr milliseconds kLookPauseMax = kLookIntervalMax;
 constexpr int kLookRest = 4;
 
 // The lease is counted from now on, and so ends here a little after its end by
@@ -333,8 +335,9 @@ void Lane::LookAt(const std::vector<Watched>& watched) {
   {
     MutexLock lock(mutex_);
     const SteadyTime now = clock_.Now();
-    look_not_before_ = now + std::max<SteadyTime::duration>(
-                                 kLookPause, (now - asked_at) * kLookRest);
+    look_not_before_ =
+        now + std::clamp<SteadyTime::duration>((now - asked_at) * kLookRest,
+                                               kLookPauseMin, kLookPauseMax);
   }
   const bool failed =
       !changed.ok() && SetbackOf(changed.status().code()) == Setback::kRejected;

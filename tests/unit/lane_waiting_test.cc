@@ -276,6 +276,22 @@ TEST_F(WaiterTest, WaitersOutlastAStoreThatIsAway) {
   EXPECT_EQ(OutcomeOf("long"), "Replay");
 }
 
+// A connection that broke without a word is given up after seconds.
+TEST_F(WaiterTest, LookThatTookLongPutsTheNextOneOffByASecondAtMost) {
+  LetOwnerHold({.lease = absl::Seconds(9)});
+  LetWait(1, "waiter", {.token = 2});
+  trouble_ = [this](MemoryStatement statement, StatementPhase) {
+    if (statement != MemoryStatement::kFindChanged) return absl::OkStatus();
+    trouble_ = nullptr;
+    PassOnly(seconds(7));
+    return absl::UnavailableError("the connection was lost");
+  };
+  Pass(seconds(20));
+  EXPECT_EQ(OutcomeOf("waiter"), "Claimed");
+  EXPECT_THAT(TimeOf("waiter"),
+              AllOf(Ge(seconds(9)), Le(seconds(9) + kLookIntervalMin)));
+}
+
 TEST_F(WaiterTest, WaitersAskByThemselvesWhereTheStoreRefusesToLook) {
   LetOwnerHold();
   LetWait(1, "waiter", {.token = 2});
