@@ -291,16 +291,19 @@ void HistoryChecker::CheckRecorded(const Sent& sent, Key& key,
       moment->row->finalized_at +
       policy.retention.value_or(
           policy.retention_after_finalize.value_or(absl::InfiniteDuration()));
+  const Acknowledged told{.digest = finalize.response_digest,
+                          .response = finalize.response,
+                          .sequence = ++sequence_,
+                          .asked_at = sent.at,
+                          .until = until};
+  // An answer may come when the record has expired, and another life of the key
+  // has its own response.
   for (const Acknowledged& one : key.acknowledged) {
-    if (IsKept(one) && one.digest != finalize.response_digest) {
+    if (IsKept(told) && IsKept(one) && one.digest != told.digest) {
       Violate("S6", "two responses of one key were acknowledged");
     }
   }
-  key.acknowledged.push_back({.digest = finalize.response_digest,
-                              .response = finalize.response,
-                              .sequence = ++sequence_,
-                              .asked_at = sent.at,
-                              .until = until});
+  key.acknowledged.push_back(told);
 }
 
 void HistoryChecker::CheckRefusedFinalize(const Sent& sent, Key& key,

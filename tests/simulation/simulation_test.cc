@@ -31,6 +31,15 @@ constexpr std::uint64_t kSeeds = 1500;
 constexpr std::uint64_t kSeedsInProcesses = 40;
 #endif
 
+// Where a promise once was broken, or a checker was wrong about it.
+TEST(SimulationTest, SeedsThatOnceBrokeAPromiseKeepIt) {
+  for (const std::uint64_t seed : {4580, 12668, 21032, 21569, 25786, 39159}) {
+    World world(seed, PlantedBug::kNone);
+    world.Run();
+    EXPECT_THAT(world.violations(), IsEmpty()) << "seed " << seed;
+  }
+}
+
 TEST(SimulationTest, EveryPromiseHoldsUnderEverySeed) {
   const SeedRange seeds = SeedsToRun(kSeeds);
   WorldCounts counts;
