@@ -1,13 +1,12 @@
 // What the callers of one record may never be told, whatever core/transitions
-// says: S1 to S4, S6, S8 and S11; what they are told beyond the record, in part
-// of S3, S5 and S7; and what acted in the outside world, S14.
+// says: S1 to S4, S6, S8 and S11; and what they are told beyond the record, in
+// part of S3, S5 and S7.
 #ifndef IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_
 #define IDEMPOTENCY_TESTS_FAULT_CHECKER_ANSWER_RULES_H_
 
 #include "tests/fault/checker/database_clock.h"
 #include "tests/fault/checker/findings.h"
 #include "tests/fault/checker/run.h"
-#include "tests/fault/checker/states.h"
 
 namespace idempotency::fault {
 
@@ -16,8 +15,6 @@ void CheckAnswers(const RecordId& id, const KeyHistory& key,
 
 void CheckTold(const RecordId& id, const KeyHistory& key,
                const DatabaseClock& clock, Findings& findings);
-
-void CheckEffects(const States& states, Findings& findings);
 
 }  // namespace idempotency::fault
 

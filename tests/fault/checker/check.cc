@@ -5,7 +5,10 @@
 
 #include "tests/fault/checker/answer_rules.h"
 #include "tests/fault/checker/database_clock.h"
+#include "tests/fault/checker/effect_rules.h"
 #include "tests/fault/checker/order_rules.h"
+#include "tests/fault/checker/progress_rules.h"
+#include "tests/fault/checker/run_rules.h"
 #include "tests/fault/checker/states.h"
 
 namespace idempotency::fault {

@@ -1,4 +1,4 @@
-// What was done to the outside world, and what it was allowed by.
+#include "tests/fault/checker/effect_rules.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "tests/fault/checker/answer_rules.h"
-#include "tests/fault/checker/check.h"
 #include "tests/fault/checker/grants.h"
 
 namespace idempotency::fault {

@@ -1,11 +1,10 @@
-// Does the service work again when the faults are over? L1, L2 and L4.
+#include "tests/fault/checker/progress_rules.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
 
-#include "tests/fault/checker/check.h"
 #include "tests/support/record_rules.h"
 
 namespace idempotency::fault {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "server/core/limits.h"
-#include "tests/fault/checker/check.h"
+#include "tests/fault/checker/progress_rules.h"
 #include "tests/support/record_rules.h"
 
 namespace idempotency::fault {

@@ -1,5 +1,4 @@
-// What is not about the order of one record's calls: the final table, evidence
-// and isolation.
+#include "tests/fault/checker/run_rules.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include "server/core/limits.h"
-#include "tests/fault/checker/check.h"
 #include "tests/fault/checker/hex.h"
 
 namespace idempotency::fault {
