@@ -135,6 +135,20 @@ TEST(PromiseTest, S6OneResponse) {
   EXPECT_THAT(story.Broken(), Breaks("S6"));
 }
 
+TEST(PromiseTest, S6LateNewsOfAnExpiredResponseIsNoSecondOne) {
+  Story story;
+  story.Claim("c1-1", kAnn);
+  AnswerEvent& late = story.Finalize("c1-2", kAnn);
+  story.call("c1-2").deadline_us = 0;
+  story.Advance(absl::Seconds(3));
+  story.Claim("c2-1", kBob);
+  story.Finalize("c2-2", kBob, kOtherDigest);
+  late.t = story.t();
+  EXPECT_THAT(story.Broken(), IsEmpty());
+  late.expires_us = absl::ToUnixMicros(story.now() + absl::Seconds(1));
+  EXPECT_THAT(story.Broken(), Breaks("S6"));
+}
+
 TEST(PromiseTest, S6TheLogKeepsARecordedResponse) {
   Story story;
   story.Claim("c1-1", kAnn);
