@@ -337,7 +337,7 @@ class AsyncClient::Call final
     }
     last_failure_ = std::move(status);
     MutexLock lock(mutex_);
-    WaitThenSend(decision.wait);
+    WaitThenSend(cancelled_ ? nanoseconds(0) : decision.wait);
   }
 
   // A wait that was cut short may still end by itself: the first end counts.

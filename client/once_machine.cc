@@ -23,6 +23,8 @@ constexpr int kLeasesOfARun = 10;
 constexpr int kRenewalsPerLease = 3;
 // A renewal that was not answered is sent again soon.
 constexpr int kRenewalRetriesPerLease = 20;
+// A checkpoint may wait for it.
+constexpr milliseconds kRenewalPauseMax{2000};
 // Short enough that a renewal which hangs leaves time for two more.
 constexpr int kRenewalTimeoutsPerLease = 6;
 constexpr milliseconds kRenewalTimeoutMin{100};
@@ -254,7 +256,9 @@ std::optional<OnceMachine::TimePoint> OnceMachine::NextRenewal() const {
 }
 
 OnceMachine::Nanoseconds OnceMachine::RenewalPause() const {
-  return std::max<nanoseconds>(lease_, kLeaseMin) / kRenewalRetriesPerLease;
+  return std::min<nanoseconds>(
+      std::max<nanoseconds>(lease_, kLeaseMin) / kRenewalRetriesPerLease,
+      kRenewalPauseMax);
 }
 
 void OnceMachine::Renew(Moment at, Actions& actions) {
@@ -308,7 +312,9 @@ void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
                      actions);
   }
   const nanoseconds left = ToNanoseconds(answer->claimed().lease());
-  lease_ends_ = std::max(lease_ends_, renewal_sent_at_ + left);
+  // Told between the two moments. Where the database's clock was set, the lease
+  // ends otherwise than an earlier answer said.
+  lease_ends_ = std::clamp(lease_ends_, renewal_sent_at_ + left, at.now + left);
   // Not at once, however little was left when the answer was made.
   next_renewal_ = std::max(renewal_sent_at_ + left / kRenewalsPerLease,
                            at.now + RenewalPause());

@@ -285,7 +285,8 @@ void App::Repeat(const std::function<absl::Duration()>& step)
   std::unique_lock<Mutex> lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    const SteadyTime next = clock_.Now() + absl::ToChronoNanoseconds(step());
+    const absl::Duration rest = step();
+    const SteadyTime next = clock_.Now() + absl::ToChronoNanoseconds(rest);
     lock.lock();
     stopping_changed_.wait_until(
         lock, next,

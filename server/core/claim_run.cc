@@ -105,6 +105,10 @@ class ClaimRun {
     if (!granted.ok()) {
       Fail(creating, granted.status());
       open_ = std::move(rest);
+      if (IsStoreAway(granted.status())) {
+        Fail(open_, NotAsked());
+        open_.clear();
+      }
       return;
     }
     for (std::size_t k = 0; k < creating.size(); ++k) {

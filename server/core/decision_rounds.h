@@ -32,6 +32,11 @@ inline absl::Status Contended() {
   return absl::AbortedError("the record kept changing");
 }
 
+// What comes after a statement that the store was away for.
+inline absl::Status NotAsked() {
+  return absl::UnavailableError("not asked: the store has just failed");
+}
+
 // The statement's answer, checked to be about every item asked for.
 template <typename Answer>
 absl::StatusOr<std::vector<Answer>> Counted(

@@ -83,6 +83,13 @@ bool HasReason(const absl::Status& status) {
   return status.GetPayload(kReasonUrl).has_value();
 }
 
+bool IsStoreAway(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kUnknown ||
+         (status.code() == absl::StatusCode::kFailedPrecondition &&
+          !HasReason(status));
+}
+
 Reason ReasonOf(const absl::Status& status) {
   const absl::optional<absl::Cord> name = status.GetPayload(kReasonUrl);
   if (name.has_value()) {

@@ -54,6 +54,10 @@ std::optional<std::chrono::milliseconds> DelayAskedBy(
 // an outcome; any other is something that happened on the way.
 bool HasReason(const absl::Status& status);
 
+// Of what happened on the way to the store (store.h): the database did not
+// answer, or not to the end, or what answers lacks what a session needs.
+bool IsStoreAway(const absl::Status& status);
+
 // The reason that MakeError gave `status`. One that came from elsewhere is
 // kDeadlineExceeded or kStoreUnavailable by its code, else kInternal.
 Reason ReasonOf(const absl::Status& status);

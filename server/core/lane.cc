@@ -15,6 +15,9 @@ using std::chrono::milliseconds;
 
 // An unknown policy name makes the lane read the rules anew, at most so often.
 constexpr std::chrono::seconds kRulesReloadInterval{1};
+// How often the calls that wait for their turn are looked through for those
+// whose time is up.
+constexpr milliseconds kSweepPause{100};
 // How many locks the calls that are tried alone may meet in one round.
 constexpr int kLocksAloneMax = 2;
 
@@ -83,18 +86,26 @@ void Lane::RunBatch() {
   // Before the queue is looked through: another lane may wake waiters
   // meanwhile, and a lane that has been stopped looks only once more.
   const std::vector<Watched> watched = TendWaiters();
-  if (round.empty()) AnswerDeadInQueue();
+  const SteadyTime now = clock_.Now();
+  if (round.empty() || now >= next_sweep_) {
+    next_sweep_ = now + kSweepPause;
+    AnswerDeadInQueue();
+  }
+  // It is about to be asked again: what it once said of others hinders nobody.
+  const bool failed_before = store_failed_;
+  if (!round.empty()) store_failed_ = false;
   AnswerDeadInRound(round);
   if (round.empty() && watched.empty()) {
+    store_failed_ = failed_before;
     NoteWorkDone(false);
     return;
   }
-  bool failed_before = std::exchange(store_failed_, false);
+  store_failed_ = false;
   if (!round.empty() && ResolvePolicies(round)) {
     ObserveQueueTimes(round);
     RunClaimsAndFinalizes(round);
-    RunKind<LookupKind>(CallsOf<LookupKind>(round));
-    RunKind<ReleaseKind>(CallsOf<ReleaseKind>(round));
+    RunNext<LookupKind>(CallsOf<LookupKind>(round));
+    RunNext<ReleaseKind>(CallsOf<ReleaseKind>(round));
   }
   if (!store_failed_) LookAt(watched);
   if (failed_before && !store_failed_) NoteStoreSuccess();
@@ -212,23 +223,24 @@ void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
                     &claims_again);
   Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
                        &finalizes_again);
-  RunAgain<ClaimKind>(claims_again);
-  RunAgain<FinalizeKind>(finalizes_again);
+  // Of the two kinds one alone may have been the cause.
+  RunNext<ClaimKind>(claims_again);
+  RunNext<FinalizeKind>(finalizes_again);
 }
 
-// Those of one kind that failed together with another kind, which alone may
-// have been the cause.
+// Those of a round that come after others. A store that failed the others is
+// asked no more: each statement may wait for seconds.
 template <typename Kind>
-void Lane::RunAgain(const std::vector<Led*>& calls) {
-  std::vector<Led*> again;
+void Lane::RunNext(const std::vector<Led*>& calls) {
+  std::vector<Led*> next;
   for (Led* const led : calls) {
-    if (MayBeTriedAgain(*led)) again.push_back(led);
+    if (MayBeTried(*led)) next.push_back(led);
   }
-  RunKind<Kind>(again);
+  RunKind<Kind>(next);
 }
 
 // If not, it has been answered or put back.
-bool Lane::MayBeTriedAgain(Led& led) {
+bool Lane::MayBeTried(Led& led) {
   Call& call = led.leader.front();
   if (IsDead(call, clock_.Now())) {
     AnswerDead(call);
@@ -253,7 +265,7 @@ template <typename Kind>
 void Lane::RunAlone(const std::vector<Led*>& calls) {
   locks_met_ = 0;
   for (Led* const led : calls) {
-    if (!MayBeTriedAgain(*led)) continue;
+    if (!MayBeTried(*led)) continue;
     if (aside_ != nullptr && locks_met_ >= kLocksAloneMax) {
       SetAside(*led);
     } else {

@@ -107,6 +107,7 @@ bool Lane::IsDead(const Call& call, SteadyTime now) const {
     margin += limits::kLockWaitMax;
   }
   if (IsWaiter(call)) {
+    if (WaitIsOver(call)) return true;
     return now >= (hindered ? call.context.wait_until
                             : call.context.deadline - limits::kWaitMargin) -
                       margin;

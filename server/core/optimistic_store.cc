@@ -134,10 +134,19 @@ ClaimAndFinalizeAnswers OptimisticStore::ClaimAndFinalize(
   };
   ClaimAndFinalizeAnswers answers;
   answers.claims = RunClaims(*table_, clock_, metrics_, claims, insert_new);
+  if (recorded.has_value()) {
+    answers.finalizes = SettleFinalizes(finalizes, *std::move(recorded));
+    return answers;
+  }
   // Claims that create nothing insert nothing.
-  answers.finalizes = recorded.has_value()
-                          ? SettleFinalizes(finalizes, *std::move(recorded))
-                          : FinalizeBatch(finalizes);
+  const bool away = std::any_of(
+      answers.claims.begin(), answers.claims.end(),
+      [](const ClaimAnswer& one) { return IsStoreAway(one.outcome.status()); });
+  if (away) {
+    answers.finalizes.assign(finalizes.size(), NotAsked());
+  } else {
+    answers.finalizes = FinalizeBatch(finalizes);
+  }
   return answers;
 }
 

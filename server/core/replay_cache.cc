@@ -41,20 +41,12 @@ std::size_t BytesOf(const RecordId& id, const Record& record) {
          record.policy.name.size() + RecordedBytes(record.response);
 }
 
-// The database did not answer, or not to the end, or what answers has not what
-// a session needs.
-bool IsAway(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ||
-         status.code() == absl::StatusCode::kUnknown ||
-         (status.code() == absl::StatusCode::kFailedPrecondition &&
-          !HasReason(status));
-}
 bool IsAway(const ClaimAnswer& answer) {
-  return IsAway(answer.outcome.status());
+  return IsStoreAway(answer.outcome.status());
 }
 template <typename Outcome>
 bool IsAway(const absl::StatusOr<Outcome>& answer) {
-  return IsAway(answer.status());
+  return IsStoreAway(answer.status());
 }
 template <typename Answer>
 bool IsAnyAway(const std::vector<Answer>& answers) {

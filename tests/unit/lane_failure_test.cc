@@ -109,6 +109,52 @@ TEST_F(LaneTest, AStoreThatComesBackServesWhatWaited) {
   EXPECT_THAT(log_.lines(), SizeIs(2)) << "away, and back";
 }
 
+TEST_F(LaneTest, ARoundAsksAStoreThatFailedItNoMore) {
+  script_.failure = [](const Keys&, const std::string&) {
+    return absl::UnavailableError("connection refused");
+  };
+  Claim("claim", {.key = "a"});
+  Submit(LookupCall{LookupCommand{.id = {"scope", "b"}},
+                    [](const absl::StatusOr<LookupOutcome>&) {}},
+         {.key = "b"});
+  Submit(ReleaseCall{ReleaseCommand{.id = {"scope", "c"}},
+                     [](const absl::StatusOr<ReleaseOutcome>&) {}},
+         {.key = "c"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches, SizeIs(1));
+  EXPECT_EQ(lane().queued(), 3u);
+}
+
+TEST_F(LaneTest, AStoreThatFailedLongAgoHindersNoShortCall) {
+  script_.failure = [](const Keys&, const std::string&) {
+    return absl::UnavailableError("connection refused");
+  };
+  Claim("1", {.key = "a", .timeout = milliseconds(500)});
+  lane().RunBatch();
+  clock_.Advance(seconds(1));
+  lane().RunBatch();
+  ASSERT_THAT(answers_, ElementsAre(std::pair("1", "STORE_UNAVAILABLE")));
+  script_.failure = Never;
+  clock_.Advance(std::chrono::hours(1));
+  Claim("2", {.key = "b", .timeout = milliseconds(40)});
+  lane().RunBatch();
+  EXPECT_THAT(answers_, Contains(std::pair("2", "Claimed")));
+}
+
+TEST_F(LaneTest, CallsWhoseTimeIsUpAreAnsweredAlsoBehindManyRounds) {
+  options_.batch_items_max = 1;
+  options_.queue_wait_max = milliseconds(0);
+  script_.while_working = [this] { clock_.Advance(seconds(1)); };
+  for (int i = 0; i < 5; ++i) {
+    Claim("long " + std::to_string(i), {.key = std::to_string(i)});
+  }
+  Claim("short", {.key = "short", .timeout = milliseconds(500)});
+  lane().RunBatch();
+  lane().RunBatch();
+  EXPECT_THAT(answers_, Contains(std::pair("short", "DEADLINE_EXCEEDED")));
+  EXPECT_EQ(lane().queued(), 3u);
+}
+
 TEST_F(LaneTest, ACallThatMeetsALockGoesAsideAndItsNeighboursGoOn) {
   script_.failure = [](const Keys& batch, const std::string&) {
     for (const std::string& key : batch) {

@@ -67,12 +67,30 @@ TEST_F(OnceLeaseTest, ARenewalExtendsThePermissionFromItsSending) {
   EXPECT_FALSE(permitted());
 }
 
-TEST_F(OnceLeaseTest, ARenewalThatGrantsLessShortensNothing) {
+// The database's clock was set forward: others may take over sooner than an
+// earlier answer said.
+TEST_F(OnceLeaseTest, ALeaseThatEndsSoonerThanWasToldEndsThePermission) {
+  RunGranted();
+  ASSERT_TRUE(Wake());
+  Next<SendRenewal>();
+  Pass(milliseconds(20));
+  Renewed(ClaimedFor(milliseconds(100)));
+  const TimePoint answered = now_;
+  now_ = answered + milliseconds(100) - nanoseconds(1);
+  EXPECT_TRUE(permitted());
+  now_ = answered + milliseconds(100);
+  EXPECT_FALSE(permitted());
+}
+
+// What is left is counted from the sending, so that a slow answer seems to tell
+// of less.
+TEST_F(OnceLeaseTest, ASlowAnswerToARenewalShortensNothing) {
   RunGranted();
   const TimePoint end = now_ + kLease;
   ASSERT_TRUE(Wake());
   Next<SendRenewal>();
-  Renewed(ClaimedFor(milliseconds(100)));
+  Pass(seconds(1));
+  Renewed(ClaimedFor(end - now_ + milliseconds(10)));
   now_ = end - nanoseconds(1);
   EXPECT_TRUE(permitted());
 }
@@ -346,6 +364,19 @@ TEST_F(OnceLeaseTest, ACheckpointDuringThePauseWaitsForItsEnd) {
   Save("1");
   EXPECT_TRUE(NothingToDo());
   EXPECT_EQ(machine_->wake_at(), now_ + kLease / 20);
+}
+
+TEST_F(OnceLeaseTest, ThePauseAfterARenewalThatFailedIsShortHoweverLongALease) {
+  Make(TheOperation());
+  Start();
+  Next<SendClaim>();
+  Claimed(ClaimedFor(std::chrono::hours(24)));
+  Next<RunFunction>();
+  Save("x");
+  Next<SendRenewal>();
+  Renewed(NoAnswer());
+  ASSERT_TRUE(machine_->wake_at().has_value());
+  EXPECT_LE(*machine_->wake_at(), now_ + seconds(2));
 }
 
 TEST_F(OnceLeaseTest, ARefusedCheckpointLosesNoClaim) {

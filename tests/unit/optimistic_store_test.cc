@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -248,6 +249,36 @@ TEST_F(OptimisticStoreTest, NobodyIsGrantedWhenTheStoreCannotAnswer) {
     EXPECT_EQ(Send(*store, ClaimBy(1)).status().code(),
               absl::StatusCode::kUnavailable);
     EXPECT_EQ(database.Find(kId)->claim_token, TokenOf(9));
+  }
+}
+
+// Each statement to a store that is away may wait for seconds.
+TEST_F(OptimisticStoreTest, AStoreThatWasAwayForTheFirstIsNotAskedForTheRest) {
+  const ClaimCommand fresh = ClaimBy(1);
+  ClaimCommand renewal = ClaimBy(2);
+  renewal.id.key = "another";
+  renewal.renew_fencing_token = 7;
+  const FinalizeCommand finalize = FinalizeBy(3, 200);
+  for (const bool inserts : {true, false}) {
+    std::map<MemoryStatement, int> asked;
+    const auto store = MakeStore([&](MemoryStatement now, StatementPhase) {
+      ++asked[now];
+      return absl::UnavailableError("down");
+    });
+    std::vector<const ClaimCommand*> claims{&renewal};
+    if (inserts) claims.insert(claims.begin(), &fresh);
+    const std::vector<const FinalizeCommand*> finalizes{&finalize};
+    const ClaimAndFinalizeAnswers answers =
+        store->ClaimAndFinalize(claims, finalizes);
+    EXPECT_EQ(asked[kInsertNew], inserts ? 1 : 0);
+    EXPECT_EQ(asked[kRead], inserts ? 0 : 1);
+    EXPECT_TRUE(inserts || asked[kFinalizeOwned] == 0);
+    for (const ClaimAnswer& answer : answers.claims) {
+      EXPECT_TRUE(IsStoreAway(answer.outcome.status()));
+    }
+    for (const auto& answer : answers.finalizes) {
+      EXPECT_TRUE(IsStoreAway(answer.status()));
+    }
   }
 }
 
