@@ -63,7 +63,7 @@ struct ClientOptions {
 // stream `Bulk` of a server that has it, and are answered as if they were calls
 // of their own; but nothing but their deadline ends them early at the server,
 // no pushback comes with them, only RetryInfo, and the server has bounds for a
-// stream: beyond 4,096 claims that wait for other owners the next are answered
+// stream: beyond 1,024 claims that wait for other owners the next are answered
 // InProgress at once, and recorded responses beyond its share of memory fail
 // with OVERLOADED, to be sent again. A client has one such stream
 // at a time, to one server: where the target has several addresses, the next

@@ -237,8 +237,9 @@ constexpr char kIntroduction[] =
     R"(idempotency-proxy: stands before a service in any language, and makes
 each request with an idempotency key once.
 
-  idempotency-proxy --listen=127.0.0.1:8080 --upstream=127.0.0.1:8000 \
-    --config=rules.json
+  idempotency-proxy --config=rules.json \
+    --listen=127.0.0.1:8080 --upstream=127.0.0.1:8000 \
+    --grpc_listen=127.0.0.1:9080 --grpc_upstream=127.0.0.1:9000
 
 Every flag can also be given in the environment: --listen as
 IDEMPOTENCY_PROXY_LISTEN. A flag goes before the environment, and that before
