@@ -23,8 +23,9 @@ constexpr int kLeasesOfARun = 10;
 constexpr int kRenewalsPerLease = 3;
 // A renewal that was not answered is sent again soon.
 constexpr int kRenewalRetriesPerLease = 20;
-// A checkpoint may wait for it.
-constexpr milliseconds kRenewalPauseMax{2000};
+// So long after a renewal that failed a checkpoint is sent, however long the
+// lease.
+constexpr milliseconds kCheckpointPauseMax{2000};
 // Short enough that a renewal which hangs leaves time for two more.
 constexpr int kRenewalTimeoutsPerLease = 6;
 constexpr milliseconds kRenewalTimeoutMin{100};
@@ -245,7 +246,7 @@ RunResult OnceMachine::HungUp() {
 
 std::optional<OnceMachine::TimePoint> OnceMachine::NextRenewal() const {
   if (!runs() || renewing_ || lost_) return std::nullopt;
-  if (checkpoint_.has_value()) return no_renewal_before_;
+  if (checkpoint_.has_value()) return no_checkpoint_before_;
   // Renewed to the end of the run already.
   if (!operation_.renew || run_ends_ - lease_ends_ < kLeaseMin) {
     return std::nullopt;
@@ -256,9 +257,7 @@ std::optional<OnceMachine::TimePoint> OnceMachine::NextRenewal() const {
 }
 
 OnceMachine::Nanoseconds OnceMachine::RenewalPause() const {
-  return std::min<nanoseconds>(
-      std::max<nanoseconds>(lease_, kLeaseMin) / kRenewalRetriesPerLease,
-      kRenewalPauseMax);
+  return std::max<nanoseconds>(lease_, kLeaseMin) / kRenewalRetriesPerLease;
 }
 
 void OnceMachine::Renew(Moment at, Actions& actions) {
@@ -304,6 +303,8 @@ void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
       CheckpointAnswered(answer.status(), actions);
     }
     no_renewal_before_ = at.now + RenewalPause();
+    no_checkpoint_before_ =
+        at.now + std::min<nanoseconds>(RenewalPause(), kCheckpointPauseMax);
     return TimePassed(at, actions);
   }
   if (!answer->has_claimed()) {
@@ -312,9 +313,11 @@ void OnceMachine::RenewalAnswered(absl::StatusOr<v1::ClaimResponse> answer,
                      actions);
   }
   const nanoseconds left = ToNanoseconds(answer->claimed().lease());
-  // Told between the two moments. Where the database's clock was set, the lease
-  // ends otherwise than an earlier answer said.
-  lease_ends_ = std::clamp(lease_ends_, renewal_sent_at_ + left, at.now + left);
+  // What is left was told between the two moments, less what the coordinator
+  // took at most. Where the database's clock was set, the lease ends otherwise
+  // than an earlier answer said.
+  lease_ends_ = std::clamp(lease_ends_, renewal_sent_at_ + left,
+                           at.now + left + (at.now - renewal_sent_at_));
   // Not at once, however little was left when the answer was made.
   next_renewal_ = std::max(renewal_sent_at_ + left / kRenewalsPerLease,
                            at.now + RenewalPause());

@@ -203,6 +203,7 @@ class OnceMachine {
   TimePoint renewal_sent_at_{};
   TimePoint next_renewal_{};
   TimePoint no_renewal_before_{};
+  TimePoint no_checkpoint_before_{};
 
   std::int64_t checkpoint_number_ = 0;     // of the latest one
   std::optional<std::string> checkpoint_;  // waits for its renewal

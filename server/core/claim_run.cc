@@ -105,7 +105,8 @@ class ClaimRun {
     if (!granted.ok()) {
       Fail(creating, granted.status());
       open_ = std::move(rest);
-      if (IsStoreAway(granted.status())) {
+      if (IsStoreAway(granted.status()) &&
+          clock_.Now() - asked_at >= limits::kWaitInVain) {
         Fail(open_, NotAsked());
         open_.clear();
       }

@@ -86,14 +86,14 @@ void Lane::RunBatch() {
   // Before the queue is looked through: another lane may wake waiters
   // meanwhile, and a lane that has been stopped looks only once more.
   const std::vector<Watched> watched = TendWaiters();
-  const SteadyTime now = clock_.Now();
-  if (round.empty() || now >= next_sweep_) {
-    next_sweep_ = now + kSweepPause;
-    AnswerDeadInQueue();
-  }
   // It is about to be asked again: what it once said of others hinders nobody.
   const bool failed_before = store_failed_;
   if (!round.empty()) store_failed_ = false;
+  round_began_ = clock_.Now();
+  if (round.empty() || round_began_ >= next_sweep_) {
+    next_sweep_ = round_began_ + kSweepPause;
+    AnswerDeadInQueue();
+  }
   AnswerDeadInRound(round);
   if (round.empty() && watched.empty()) {
     store_failed_ = failed_before;
@@ -223,20 +223,30 @@ void Lane::RunClaimsAndFinalizes(std::vector<Led>& round) {
                     &claims_again);
   Settle<FinalizeKind>(finalizes, std::move(answers.finalizes), batch_size,
                        &finalizes_again);
-  // Of the two kinds one alone may have been the cause.
-  RunNext<ClaimKind>(claims_again);
-  RunNext<FinalizeKind>(finalizes_again);
+  RunAgain<ClaimKind>(claims_again);
+  RunAgain<FinalizeKind>(finalizes_again);
 }
 
-// Those of a round that come after others. A store that failed the others is
-// asked no more: each statement may wait for seconds.
+// Those of one kind that failed together with another kind, which alone may
+// have been the cause.
+template <typename Kind>
+void Lane::RunAgain(const std::vector<Led*>& calls) {
+  std::vector<Led*> again;
+  for (Led* const led : calls) {
+    if (MayBeTried(*led)) again.push_back(led);
+  }
+  RunKind<Kind>(again);
+}
+
+// Those of a round that come after others. Where these have waited for the
+// store in vain, they would wait as long; where it refused them at once, it may
+// still do what these ask for.
 template <typename Kind>
 void Lane::RunNext(const std::vector<Led*>& calls) {
-  std::vector<Led*> next;
-  for (Led* const led : calls) {
-    if (MayBeTried(*led)) next.push_back(led);
+  if (clock_.Now() - round_began_ < limits::kWaitInVain) {
+    return RunKind<Kind>(calls);
   }
-  RunKind<Kind>(next);
+  RunAgain<Kind>(calls);
 }
 
 // If not, it has been answered or put back.

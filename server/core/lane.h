@@ -125,6 +125,8 @@ class Lane {
   void Settle(const std::vector<Led*>& calls, std::vector<StoreAnswer> answers,
               std::size_t batch_size, std::vector<Led*>* alone);
   template <typename Kind>
+  void RunAgain(const std::vector<Led*>& calls);
+  template <typename Kind>
   void RunNext(const std::vector<Led*>& calls);
   template <typename Kind>
   void RunAlone(const std::vector<Led*>& calls);
@@ -178,7 +180,8 @@ class Lane {
 
   // Only touched by RunBatch().
   bool store_failed_ = false;  // when it was last asked
-  SteadyTime next_sweep_{};    // of the queue
+  SteadyTime round_began_{};
+  SteadyTime next_sweep_{};  // of the queue
   std::chrono::milliseconds backoff_{0};
   std::optional<SteadyTime> rules_read_at_;
   absl::Status rules_read_;  // how that went

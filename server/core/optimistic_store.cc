@@ -132,6 +132,7 @@ ClaimAndFinalizeAnswers OptimisticStore::ClaimAndFinalize(
     recorded = std::move(both.expiries);
     return std::move(both.granted);
   };
+  const SteadyTime began = clock_.Now();
   ClaimAndFinalizeAnswers answers;
   answers.claims = RunClaims(*table_, clock_, metrics_, claims, insert_new);
   if (recorded.has_value()) {
@@ -142,7 +143,7 @@ ClaimAndFinalizeAnswers OptimisticStore::ClaimAndFinalize(
   const bool away = std::any_of(
       answers.claims.begin(), answers.claims.end(),
       [](const ClaimAnswer& one) { return IsStoreAway(one.outcome.status()); });
-  if (away) {
+  if (away && clock_.Now() - began >= limits::kWaitInVain) {
     answers.finalizes.assign(finalizes.size(), NotAsked());
   } else {
     answers.finalizes = FinalizeBatch(finalizes);

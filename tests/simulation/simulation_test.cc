@@ -33,7 +33,8 @@ constexpr std::uint64_t kSeedsInProcesses = 40;
 
 // Where a promise once was broken, or a checker was wrong about it.
 TEST(SimulationTest, SeedsThatOnceBrokeAPromiseKeepIt) {
-  for (const std::uint64_t seed : {4580, 12668, 21032, 21569, 25786, 39159, 185923}) {
+  for (const std::uint64_t seed :
+       {4580, 12668, 21032, 21569, 25786, 39159, 185923}) {
     World world(seed, PlantedBug::kNone);
     world.Run();
     EXPECT_THAT(world.violations(), IsEmpty()) << "seed " << seed;

@@ -109,10 +109,11 @@ TEST_F(LaneTest, AStoreThatComesBackServesWhatWaited) {
   EXPECT_THAT(log_.lines(), SizeIs(2)) << "away, and back";
 }
 
-TEST_F(LaneTest, ARoundAsksAStoreThatFailedItNoMore) {
+TEST_F(LaneTest, ARoundThatWaitedInVainAsksTheStoreNoMore) {
   script_.failure = [](const Keys&, const std::string&) {
-    return absl::UnavailableError("connection refused");
+    return absl::UnavailableError("no answer");
   };
+  script_.while_working = [this] { clock_.Advance(seconds(1)); };
   Claim("claim", {.key = "a"});
   Submit(LookupCall{LookupCommand{.id = {"scope", "b"}},
                     [](const absl::StatusOr<LookupOutcome>&) {}},
@@ -125,7 +126,21 @@ TEST_F(LaneTest, ARoundAsksAStoreThatFailedItNoMore) {
   EXPECT_EQ(lane().queued(), 3u);
 }
 
+TEST_F(LaneTest, AStoreThatCannotWriteIsReadAllTheSame) {
+  script_.failure = [](const Keys&, const std::string&) {
+    return absl::UnavailableError("SQLSTATE 53100");
+  };
+  Claim("claim", {.key = "a"});
+  Submit(LookupCall{LookupCommand{.id = {"scope", "b"}},
+                    [](const absl::StatusOr<LookupOutcome>&) {}},
+         {.key = "b"});
+  lane().RunBatch();
+  EXPECT_THAT(script_.batches, ElementsAre(Keys{"a"}, Keys{"b"}));
+}
+
 TEST_F(LaneTest, AStoreThatFailedLongAgoHindersNoShortCall) {
+  options_.batch_items_max = 1;
+  options_.queue_wait_max = milliseconds(0);
   script_.failure = [](const Keys&, const std::string&) {
     return absl::UnavailableError("connection refused");
   };
@@ -137,8 +152,11 @@ TEST_F(LaneTest, AStoreThatFailedLongAgoHindersNoShortCall) {
   script_.failure = Never;
   clock_.Advance(std::chrono::hours(1));
   Claim("2", {.key = "b", .timeout = milliseconds(40)});
+  Claim("3", {.key = "c", .timeout = milliseconds(40)});
+  lane().RunBatch();
   lane().RunBatch();
   EXPECT_THAT(answers_, Contains(std::pair("2", "Claimed")));
+  EXPECT_THAT(answers_, Contains(std::pair("3", "Claimed")));
 }
 
 TEST_F(LaneTest, CallsWhoseTimeIsUpAreAnsweredAlsoBehindManyRounds) {

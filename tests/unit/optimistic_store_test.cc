@@ -263,6 +263,7 @@ TEST_F(OptimisticStoreTest, AStoreThatWasAwayForTheFirstIsNotAskedForTheRest) {
     std::map<MemoryStatement, int> asked;
     const auto store = MakeStore([&](MemoryStatement now, StatementPhase) {
       ++asked[now];
+      clock_.Advance(limits::kWaitInVain);
       return absl::UnavailableError("down");
     });
     std::vector<const ClaimCommand*> claims{&renewal};

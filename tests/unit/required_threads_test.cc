@@ -30,7 +30,7 @@ TEST(RequiredThreadsTest, ThreadsAreMadeAsEver) {
 }
 
 TEST(RequiredThreadsTest, LackOfMemoryForAThreadEndsTheProcess) {
-  EXPECT_DEATH(CreateWithStack(std::size_t{1} << 46),
+  EXPECT_DEATH(CreateWithStack(std::size_t{1} << 60),
                "no thread could be made.*needs more memory");
 }
 

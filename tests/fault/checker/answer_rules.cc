@@ -271,7 +271,8 @@ class AnswerCheck {
       for (const Recorded& one : recorded_) {
         // Who stood still hears of a response when it has expired, and the
         // key's next life has its own.
-        if (answer.t >= one.until || answer.t >= until) continue;
+        const bool late = answer.t >= until && operation->call.t <= one.since;
+        if (answer.t >= one.until || late) continue;
         is_new &= one.digest != operation->call.digest;
         if (one.digest == operation->call.digest) continue;
         Violate("S6", one.op + " and " + operation->name() +

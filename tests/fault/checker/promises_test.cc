@@ -145,6 +145,11 @@ TEST(PromiseTest, S6LateNewsOfAnExpiredResponseIsNoSecondOne) {
   story.Finalize("c2-2", kBob, kOtherDigest);
   late.t = story.t();
   EXPECT_THAT(story.Broken(), IsEmpty());
+  const std::int64_t called = story.call("c1-2").t;
+  story.call("c1-2").t = late.t - 1;
+  EXPECT_THAT(story.Broken(), Contains(StartsWith("S6")))
+      << "sent when the second was promised";
+  story.call("c1-2").t = called;
   late.expires_us = absl::ToUnixMicros(story.now() + absl::Seconds(1));
   EXPECT_THAT(story.Broken(), Breaks("S6"));
 }
