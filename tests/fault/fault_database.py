@@ -116,6 +116,14 @@ def _(r):
         "the table was locked")
 
 
+@fault("evidence_locked", "LOCK TABLE of the refused responses for up to 3 s")
+def _(r):
+    r.expect(r.rival([
+        "BEGIN; LOCK TABLE idempotency_conflicts IN ACCESS EXCLUSIVE MODE; "
+        f"SELECT pg_sleep({r.random.uniform(1, 3):.2f}); COMMIT"]),
+        "the table was locked")
+
+
 @fault("policies_locked", "the policies' tables are locked for up to 3 s")
 def _(r):
     r.expect(r.rival([
