@@ -104,7 +104,8 @@ void Lane::RunBatch() {
   if (!round.empty() && ResolvePolicies(round)) {
     ObserveQueueTimes(round);
     RunClaimsAndFinalizes(round);
-    RunNext<LookupKind>(CallsOf<LookupKind>(round));
+    // A read may be answered where writes wait for a standby in vain.
+    RunKind<LookupKind>(CallsOf<LookupKind>(round));
     RunNext<ReleaseKind>(CallsOf<ReleaseKind>(round));
   }
   if (!store_failed_) LookAt(watched);
@@ -238,9 +239,9 @@ void Lane::RunAgain(const std::vector<Led*>& calls) {
   RunKind<Kind>(again);
 }
 
-// Those of a round that come after others. Where these have waited for the
-// store in vain, they would wait as long; where it refused them at once, it may
-// still do what these ask for.
+// Writes that come after others in a round. Where the others have waited for
+// the store in vain, these would wait as long; where it refused them at once,
+// it may still do what these ask for.
 template <typename Kind>
 void Lane::RunNext(const std::vector<Led*>& calls) {
   if (clock_.Now() - round_began_ < limits::kWaitInVain) {
