@@ -56,6 +56,9 @@ inline constexpr std::chrono::seconds kDeadlineDefault{30};
 inline constexpr std::chrono::milliseconds kAnswerMargin{50};
 // A statement gives up after it waited so long for another's lock.
 inline constexpr std::chrono::milliseconds kLockWaitMax{100};
+// Where a statement waited so long for a store that is away, the round goes on
+// with nothing but lookups.
+inline constexpr std::chrono::milliseconds kWaitInVain{1000};
 // Longest pause that InProgress proposes, and how far it is spread.
 inline constexpr std::chrono::seconds kRetryAfterMax{1};
 inline constexpr double kRetryAfterJitter = 0.2;
@@ -67,9 +70,6 @@ inline constexpr std::chrono::hours kFreedPermanentRetention{24};
 // Larger batches gain nothing measurable and delay the first caller.
 inline constexpr std::size_t kBatchItemsMax = 512;
 inline constexpr std::size_t kBatchBytesMax = 1 * kMiB;
-// Where a statement waited so long for a store that is away, the round sends it
-// no other.
-inline constexpr std::chrono::milliseconds kWaitInVain{1000};
 // One call alone may exceed the batch's bytes; it then goes by itself.
 static_assert(kBodyBytesMax + kHeaderBytesMax < 4 * kBatchBytesMax);
 // A hot key's whole crowd, ten thousand at once, is to be answered and not
